@@ -301,6 +301,23 @@ class ApiUse(NamedTuple):
     fixed_in: str | None = None  # release of the caller
 
 
+class NotAnalyzed(NamedTuple):
+    """An installed package whose calls of others were not analyzed."""
+
+    package: str  # with its version
+    reason: str
+
+
+class DriftCoverage(NamedTuple):
+    """What the analysis of API drift read, and what not."""
+
+    analyzed: tuple[str, ...]  # packages with their versions, or folders of the user's own code
+    not_analyzed: tuple[NotAnalyzed, ...]
+    limit: float  # seconds; 0: none
+    command: str | None = None  # analyzes what was not
+    note: str = ""  # what a limit or a failure left out, with the command; one of the report's notes
+
+
 class Finding(NamedTuple):
     """One rule that fires, with the evidence for it."""
 
@@ -457,6 +474,7 @@ class Report:
     unconcerned: tuple[Finding, ...] = ()  # of rules about what the job does not reach
     proof: Verification | None = None
     inputs: tuple[InputFile, ...] = ()  # what was read, as named
+    drift: DriftCoverage | None = None  # of the installed sources; None where they were not to be analyzed
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1
 

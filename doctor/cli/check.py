@@ -9,7 +9,10 @@ import typer
 
 from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import DRIFT_LIMIT
 from doctor.errors import DoctorError, NoDiagnosis
+from doctor.model import Report
+from doctor.report.brief import added
 from doctor.report.formats import Renderer, renderer
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.printable import printable
@@ -20,6 +23,7 @@ from .options import (
     Code,
     Color,
     Drift,
+    DriftLimit,
     FailOn,
     Formats,
     Output,
@@ -40,6 +44,7 @@ def check(
     target: TargetOptions,
     code: Code = None,
     drift: Drift = True,
+    drift_limit: DriftLimit = DRIFT_LIMIT,
     run: RunKernels = True,
     timeout: Timeout = KERNEL_TIMEOUT,
     formats: Formats = None,
@@ -54,10 +59,18 @@ def check(
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
     request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
-    request = replace(request, drift=drift, code=tuple(code or ()))
+    request = replace(request, drift=drift, drift_limit=drift_limit, code=tuple(code or ()))
+    text = next((item for item in outputs if item[1] == Destination("text", None)), None)
+    before: list[Report] = []
     try:
         with screen.working("checking") as progress:
-            report = diagnose(request, progress.step)
+
+            def show(verdict: Report) -> None:
+                before.append(verdict)
+                with progress.paused():
+                    deliver(renderer("text", "diagnosis"), verdict, None, screen)
+
+            report = diagnose(request, progress.step, on_verdict=show if text is not None else None)
     except Exception as problem:
         _write_failure(outputs, problem)
         raise
@@ -66,7 +79,10 @@ def check(
 
         report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
     for render, item in outputs:
-        deliver(render, report, item.file, screen, commands=item.format == "github")
+        if before and item == Destination("text", None):
+            deliver(lambda content, style: added(content, before[0], style), report, None, screen)
+        else:
+            deliver(render, report, item.file, screen, commands=item.format == "github")
     return exit_code(report, fail_on or request.defaults.fail_on or "error")
 
 

@@ -38,9 +38,11 @@ def drift(
         typer.Option(metavar="DIR", rich_help_panel=TARGET, help="A folder of your own code. Repeatable."),
     ] = None,
     model: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="CONFIG", rich_help_panel=TARGET, help="A config.json: check the Python files next to it."
+            metavar="CONFIG",
+            rich_help_panel=TARGET,
+            help="A config.json: check the Python files next to it. Repeatable.",
         ),
     ] = None,
     against: Annotated[
@@ -81,15 +83,16 @@ def drift(
     target = find_target(python, site_packages)
     if not target.site_dirs and not against:
         raise NoDiagnosis("the target has no folder of installed packages", "name one with `--site-packages DIR`")
-    config = Path(model) if model else None
-    if config is not None and not config.exists():
-        raise DoctorError(f"`{model}` does not exist")
+    configs = tuple(map(Path, model or ()))
+    for config in configs:
+        if not config.exists():
+            raise DoctorError(f"`{config}` does not exist")
     pins = [parse_pin(item) for item in against or ()]
     with Screen(quiet=quiet).working("reading packages") as progress:
         request = DriftRequest(
             tuple(Path(item) for item in target.site_dirs),
             tuple(Path(item) for item in code or ()),
-            () if config is None else (config,),
+            configs,
             fetch_all(pins, progress.step),
             None if context_parallel is None else context_parallel == "yes",
             tuple(caller or ()),

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import DRIFT_LIMIT
 from doctor.errors import DoctorError
 from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
@@ -17,6 +18,7 @@ from .options import (
     Color,
     Command,
     Drift,
+    DriftLimit,
     Formats,
     Output,
     Quiet,
@@ -45,6 +47,7 @@ def fix(
     target: TargetOptions,
     code: Code = None,
     drift: Drift = True,
+    drift_limit: DriftLimit = DRIFT_LIMIT,
     pin: Annotated[
         str | None,
         typer.Option(
@@ -141,7 +144,7 @@ def fix(
     _check(pin, force, write, diff, rollback, (*(hold or ()), *(allow or ()), *(constraint or ())), outputs)
     renders = [(renderer(item.format, "fixes"), item) for item in outputs]
     request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
-    request = replace(request, drift=drift, code=tuple(code or ()))
+    request = replace(request, drift=drift, drift_limit=drift_limit, code=tuple(code or ()))
     if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages or allow_builds):
         with screen.working("checking") as progress:
             report = diagnose(request, progress.step)

@@ -51,6 +51,11 @@ def seconds(text: str) -> float:
     return value
 
 
+def seconds_or_none(text: str) -> float:
+    """Return a number of seconds; 0 is no limit."""
+    return 0.0 if str(text).strip() in ("0", "0.0") else seconds(text)  # typer passes the default through here too
+
+
 def _option(*names: str, panel: str | None = None, **more: Any) -> Any:
     return typer.Option(*names, rich_help_panel=panel, show_default=False, **more)
 
@@ -119,6 +124,13 @@ Drift = Annotated[
     typer.Option(
         "--drift/--no-drift", rich_help_panel=TARGET, show_default=False,
         help="Read the installed sources for uses that the installed releases do not answer (default).",
+    ),
+]  # fmt: skip
+DriftLimit = Annotated[
+    float,
+    typer.Option(
+        "--drift-limit", rich_help_panel=TARGET, parser=seconds_or_none, metavar="SECONDS", show_default="10",
+        help="Time limit for reading installed sources that no earlier run has read; 0 for none.",
     ),
 ]  # fmt: skip
 WorkloadFile = Annotated[

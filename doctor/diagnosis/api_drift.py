@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from doctor.drift.findings import DriftReport, Finding, Kind, Reach, Severity
 from doctor.drift.history import ApiHistory
-from doctor.drift.pipeline import DriftRequest, analyze
+from doctor.drift.pipeline import Analysis, DriftRequest
 from doctor.drift.stack import KERNELS
-from doctor.model import ABSENT, ApiUse, Facts
+from doctor.model import ABSENT, ApiUse, DriftCoverage, Facts
 from doctor.model import Severity as RuleSeverity
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Rule
@@ -19,6 +19,7 @@ from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.workload.files import split_part
 from doctor.util.cache_file import cache_folder
 
+from .api_coverage import coverage_of, packages_of_job
 from .diagnosis_input import DiagnosisInput
 from .request import Request
 
@@ -51,46 +52,63 @@ class SourceRules(NamedTuple):
     uses: dict[str, tuple[ApiUse, ...]]  # of each such rule, and of rules of the rulebook for the same imports
     repeated: dict[str, tuple[str, ...]]  # rules of the rulebook that say less of the same imports than these rules
     notes: tuple[str, ...]
+    coverage: DriftCoverage
 
 
-def rules_from_sources(
-    rulebook: Rulebook, request: Request, examined: DiagnosisInput, on_step: Callable[[str], None]
-) -> SourceRules:
-    """Return a rule for each pair and kind of break; DoctorError for a bad `--code` folder.
+class InstalledSources:
+    """The sources that a job uses: what earlier analyses know of them is read when this is made."""
 
-    A rule of the rulebook that fires for the same imports knows the releases, and the sources know the lines: its
-    finding gets the uses, unless it is milder.
-    """
-    models = request.models or ((request.model,) if request.model is not None else ())
-    report = analyze(
-        DriftRequest(
-            tuple(map(Path, examined.site_dirs)),
-            code=tuple(map(Path, request.code)),
-            models=tuple(Path(split_part(name)[0]) for name in models),
-            context_parallel=_context_parallel(examined.facts),
-            cache=cache_folder("drift"),
-            jobs=min(MOST_PROCESSES, os.cpu_count() or 1),
-        ),
-        on_step,
-    )
-    groups: dict[str, list[Finding]] = {}
-    judged = sorted(map(_of_some_job, report.findings), key=lambda item: item.severity is not Severity.ERROR)
-    for item in judged:
-        if item.severity is not Severity.NOTE:
-            groups.setdefault(f"{item.code}/{item.caller.name}/{item.callee.name}", []).append(item)
-    imports = {name: items for name, items in groups.items() if items[0].kind in _IMPORTS}
-    stated = _stated(rulebook, examined.facts, imports) if imports else {}
-    found = SourceRules({}, {}, {}, tuple(_notes(report, judged)))
-    for name, items in groups.items():
-        uses = tuple(map(_use, items))
-        severity = RuleSeverity(items[0].severity.value)
-        as_bad = [rule.id for rule in stated.get(name, ()) if rule.severity and rule.severity.rank <= severity.rank]
-        for rule in as_bad:
-            found.uses[rule] = (*found.uses.get(rule, ()), *uses)
-        if not as_bad:
-            found.rules[name], found.uses[name] = _rule(name, items, examined.facts), uses
-            found.repeated[name] = tuple(rule.id for rule in stated.get(name, ()))
-    return found
+    def __init__(self, rulebook: Rulebook, request: Request, examined: DiagnosisInput) -> None:
+        """DoctorError for a bad `--code` folder."""
+        self._rulebook, self._request, self._examined = rulebook, request, examined
+        models = request.models or ((request.model,) if request.model is not None else ())
+        self._models = tuple(Path(split_part(name)[0]) for name in models)
+        self._analysis = Analysis(
+            DriftRequest(
+                tuple(map(Path, examined.site_dirs)),
+                code=tuple(map(Path, request.code)),
+                models=self._models,
+                context_parallel=_context_parallel(examined.facts),
+                cache=cache_folder("drift"),
+                jobs=min(MOST_PROCESSES, os.cpu_count() or 1),
+                limit=request.drift_limit,
+                roots=packages_of_job(rulebook, examined.facts),
+            )
+        )
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether some package is to be analyzed: the cache does not know it."""
+        return bool(self._analysis.missing)
+
+    def rules(self, on_step: Callable[[str], None]) -> SourceRules:
+        """Return a rule for each pair and kind of break, after analyzing what the cache does not know.
+
+        A rule of the rulebook that fires for the same imports knows the releases, and the sources know the lines: its
+        finding gets the uses, unless it is milder.
+        """
+        facts = self._examined.facts
+        report = self._analysis.finish(on_step)
+        groups: dict[str, list[Finding]] = {}
+        judged = sorted(map(_of_some_job, report.findings), key=lambda item: item.severity is not Severity.ERROR)
+        for item in judged:
+            if item.severity is not Severity.NOTE:
+                groups.setdefault(f"{item.code}/{item.caller.name}/{item.callee.name}", []).append(item)
+        imports = {name: items for name, items in groups.items() if items[0].kind in _IMPORTS}
+        stated = _stated(self._rulebook, facts, imports) if imports else {}
+        coverage = coverage_of(report, self._request, self._models)
+        notes = [coverage.note] if coverage.note else []
+        found = SourceRules({}, {}, {}, (*notes, *_notes(report, judged)), coverage)
+        for name, items in groups.items():
+            uses = tuple(map(_use, items))
+            severity = RuleSeverity(items[0].severity.value)
+            as_bad = [rule.id for rule in stated.get(name, ()) if rule.severity and rule.severity.rank <= severity.rank]
+            for rule in as_bad:
+                found.uses[rule] = (*found.uses.get(rule, ()), *uses)
+            if not as_bad:
+                found.rules[name], found.uses[name] = _rule(name, items, facts), uses
+                found.repeated[name] = tuple(rule.id for rule in stated.get(name, ()))
+        return found
 
 
 def _of_some_job(item: Finding) -> Finding:

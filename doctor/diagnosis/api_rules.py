@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from doctor.drift.stack import may_have_pairs
-from doctor.model import ABSENT, ApiUse, Finding, Fix, Infeasible
+from doctor.model import ABSENT, ApiUse, DriftCoverage, Finding, Fix, Infeasible
 from doctor.rulebook.rulebook import Rulebook
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
+
+if TYPE_CHECKING:
+    from .api_drift import InstalledSources
 
 _VERSION = ".version"
 
@@ -27,6 +31,7 @@ class ApiRules:
     notes: tuple[str, ...] = ()
     repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Rules of the rulebook that a rule of the sources makes needless."""
+    coverage: DriftCoverage | None = None
 
     def findings(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return findings as the report shows them: with the uses behind them, and the code as the rule."""
@@ -62,26 +67,29 @@ class ApiRules:
         return tuple(found.values())
 
 
-def api_rules(
-    rulebook: Rulebook, request: Request, examined: DiagnosisInput, on_step: Callable[[str], None]
-) -> ApiRules:
-    """Return the rulebook with what the installed sources say of each other; as it is where no pair is installed."""
+def sources_of(rulebook: Rulebook, request: Request, examined: DiagnosisInput) -> InstalledSources | None:
+    """Return the installed sources, as far as earlier analyses know them; None where there is no pair to analyze."""
     if not request.drift or not examined.site_dirs:
-        return ApiRules(rulebook)
+        return None
     installed = (
         key.removesuffix(_VERSION)
         for key, fact in examined.facts.items()
         if key.endswith(_VERSION) and fact.value not in (None, ABSENT)
     )
     if not may_have_pairs(installed, bool(request.code or request.model)):
-        return ApiRules(rulebook)
-    from .api_drift import rules_from_sources  # door: the analyzer of sources
+        return None
+    from .api_drift import InstalledSources  # door: the analyzer of sources
 
-    found = rules_from_sources(rulebook, request, examined, on_step)
-    if not found.uses:
-        return ApiRules(rulebook, notes=found.notes)
+    return InstalledSources(rulebook, request, examined)
+
+
+def api_rules(rulebook: Rulebook, sources: InstalledSources | None, on_step: Callable[[str], None]) -> ApiRules:
+    """Return the rulebook with what the installed sources say of each other; as it is where no pair is installed."""
+    if sources is None:
+        return ApiRules(rulebook)
+    found = sources.rules(on_step)
     more = rulebook.with_more("api", found.rules) if found.rules else rulebook
-    return ApiRules(more, found.uses, found.notes, found.repeated)
+    return ApiRules(more, found.uses, found.notes, found.repeated, found.coverage)
 
 
 def _code(rule: str) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from doctor.diagnosis.case_model import CaseMatrix, CaseResult, EnvironmentCases
 from doctor.errors import DoctorError
-from doctor.model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undetermined
+from doctor.model import SEVERITIES, Case, DriftCoverage, Facts, Finding, Fix, Report, Undetermined
 from doctor.report.fingerprint import fingerprint
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations, same
 from doctor.sources.workload.files import split_part
 
-from .api_rules import ApiRules, api_rules
+from .api_rules import ApiRules, api_rules, sources_of
 from .baseline import read_baseline
 from .diagnosis_input import DiagnosisInput
 from .examine import InputCache, environment_of, names_no_job, takes_project_gpus, with_job
@@ -195,8 +195,17 @@ def merge_undetermined(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
     return tuple(Undetermined(missing, tuple(own), problem) for (missing, problem), own in sorted(rules.items()))
 
 
-def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Callable[[str], None]) -> Report:
-    """The report of every case of the request; of a single one, that of a check of it."""
+def diagnose_all(
+    request: Request,
+    rulebook: Rulebook,
+    clock: Clock,
+    on_step: Callable[[str], None],
+    on_verdict: Callable[[Report], None] | None = None,
+) -> Report:
+    """The report of every case of the request; of a single one, that of a check of it.
+
+    Where the sources take time to analyze, `on_verdict` gets the report without them first.
+    """
 
     if request.baseline is not None:
         read_baseline(Path(request.baseline))  # a bad one is reported before all the work
@@ -204,9 +213,34 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
     clock.lap("facts")
     if sum(len(plan.cases) for plan in planned) == 1:  # the project's matrix shrinks where there is a GPU
         (_, _, one), examined = planned[0].cases[0], planned[0].examined
-        return diagnose_one(one, on_step, with_job(examined, one, inputs), Clock(), None)
-    apis = [api_rules(rulebook, request, plan.examined, on_step) for plan in planned]
+        return diagnose_one(one, on_step, with_job(examined, one, inputs), Clock(), None, on_verdict)
+    sources = [sources_of(rulebook, request, plan.examined) for plan in planned]
+    before = None
+    if on_verdict is not None and any(one is not None and one.takes_time for one in sources):
+        before = _report(request, rulebook, clock, planned, inputs, [ApiRules(rulebook)] * len(planned))
+        on_verdict(before)
+    apis = [api_rules(rulebook, one, on_step) for one in sources]
     clock.lap("api drift")
+    if before is None or any(api.uses for api in apis):
+        return _report(request, rulebook, clock, planned, inputs, apis)
+    notes = (*before.notes, *(note for api in apis for note in api.notes))
+    return replace(before, drift=_coverage(apis), notes=tuple(dict.fromkeys(notes)), timing=clock.laps())
+
+
+def _coverage(apis: Sequence[ApiRules]) -> DriftCoverage | None:
+    """Return what of the sources was read: at most one of several environments is installed."""
+    return next((api.coverage for api in apis if api.coverage is not None), None)
+
+
+def _report(
+    request: Request,
+    rulebook: Rulebook,
+    clock: Clock,
+    planned: Sequence[CaseMatrix],
+    inputs: InputCache,
+    apis: Sequence[ApiRules],
+) -> Report:
+    """Return the report of the cases with what their sources add."""
     environments = tuple(
         judge_environment(plan, rulebook, inputs, api) for plan, api in zip(planned, apis, strict=True)
     )
@@ -249,6 +283,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
         ignored=shown.ignored,
         unconcerned=tuple(item for item in unconcerned(judged) if item.rule not in reported),
         inputs=input_files(request),
+        drift=_coverage(apis),
     )
 
 

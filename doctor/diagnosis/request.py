@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from doctor.model import Facts
 from doctor.sources.project.config import Defaults
 
+#: Seconds for the analysis of installed sources: its cache keeps what is finished, so that the next one goes on.
+DRIFT_LIMIT = 10.0
 #: Reads what installed distributions require; opens every metadata file, so it is called late.
 Requirements = Callable[[], Mapping[str, Sequence[str]]]
 
@@ -31,6 +33,7 @@ class Request:
     thorough: bool = True  # of fixes: whether fewer packages would do, and what each way loses
     run: bool = True
     drift: bool = True  # analyze the installed sources for uses that the installed releases do not answer
+    drift_limit: float = DRIFT_LIMIT  # seconds for what no earlier analysis knows; 0: none
     code: tuple[str, ...] = ()  # folders of the user's own code, analyzed with them
     timeout: float = 120.0
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)

@@ -317,6 +317,16 @@ def _report() -> Schema:
         "required": ["title", "changes", "resolves"],
         "properties": {"safety": {"enum": [str(item) for item in FixSafety]}, "resolves": {"type": "array"}},
     }
+    gap = {"type": "object", "required": ["package", "reason"], "properties": {"package": TEXT, "reason": TEXT}}
+    drift = {
+        "description": "Only where installed sources were to be analyzed; `limit` in seconds, null for none.",
+        "type": "object",
+        "required": ["analysed", "not_analysed", "limit", "command"],
+        "properties": {
+            "analysed": {"type": "array", "items": TEXT}, "not_analysed": {"type": "array", "items": gap},
+            "limit": {"type": ["number", "null"]}, "command": {"type": ["string", "null"]},
+        },
+    }  # fmt: skip
     return {
         "description": "`attn-doctor check --format json`.",
         "type": "object",
@@ -341,6 +351,7 @@ def _report() -> Schema:
             "undetermined": {"type": "array", "items": {"type": "object"}},
             "unconcerned": {"type": "array", "items": finding},
             "timing": {"type": "object", "additionalProperties": {"type": "number"}},
+            "drift": drift,
         },
     }
 

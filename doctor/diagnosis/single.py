@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from doctor.model import ABSENT, Facts, Finding, Fix, Infeasible, Report
@@ -10,7 +11,7 @@ from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 
-from .api_rules import api_rules
+from .api_rules import ApiRules, api_rules, sources_of
 from .diagnosis_input import DiagnosisInput
 from .examine import examine
 from .input_files import input_files
@@ -30,61 +31,102 @@ def diagnose_one(
     examined: DiagnosisInput | None,
     clock: Clock,
     ahead: PrewarmedProcess | None,
+    on_verdict: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Diagnose one environment and workload; `examined` is its input where it was examined already."""
-    rulebook, examined = _read(request, examined, clock)
-    api = api_rules(rulebook, request, examined, on_step)
-    clock.lap("api drift")
-    verdict = apply_rules(api.rulebook, examined)
-    assessment, to_fix = verdict.assessment, verdict.to_fix
-    require_subject(rulebook, examined, assessment)
-    clock.lap("evaluate")
-    confirmed = _confirm(verdict.found, assessment, api.rulebook, examined, request, on_step, ahead)
-    findings, runs, notes, predictions, laps = confirmed
-    clock.lap("kernels")
-    shown = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
-    done = shown.silent | verdict.chosen | {item.rule for item in shown.findings if item.refuted}
-    fixes: tuple[Fix, ...] = ()
-    hopeless: tuple[Infeasible, ...] = ()
-    limits = limits_of_request(request, assessment, examined)
-    if request.fixes and any(item.rule not in done for item in to_fix.findings):
-        from doctor.solver.solve import no_fix, solve
+    """Diagnose one environment and workload; `examined` is its input where it was examined already.
 
-        on_step("searching for a fix")
-        given, requires = to_fix.known.given, examined.requirements
-        book, to_fix = without_ignored(api.rulebook, to_fix, request.defaults)
-        fixes = solve(book, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
-        hopeless = api.infeasible(no_fix(book, given, to_fix, fixes, limits=limits, installed=requires))
-        fixes = api.fixes(fixes)
-        clock.lap("fixes")
-    return Report(
-        tool=TOOL,
-        rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
-        facts=examined.facts,
-        findings=shown.findings,
-        predictions=predictions,
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= done),
-        no_fix=tuple(item for item in hopeless if item.rule not in done),
-        undetermined=assessment.undetermined,
-        timing={**clock.laps(), **laps},
-        target=examined.target,
-        kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
-        runs=runs,
-        notes=(
-            *examined.notes,
-            *_other_attention(request, examined.facts),
-            *verdict.notes,
-            *api.notes,
-            *notes,
-            *shown.notes,
-        ),
-        expected=notes if examined.why_not else (),
-        unread=examined.unread,
-        known=shown.known,
-        ignored=shown.ignored,
-        unconcerned=unconcerned((assessment, to_fix)),
-        inputs=input_files(request),
-    )
+    Where the sources take time to analyze, `on_verdict` gets the report without them first.
+    """
+    rulebook, examined = _read(request, examined, clock)
+    case = _CaseDiagnosis(rulebook, examined, request, clock, on_step, ahead)
+    sources = sources_of(rulebook, request, examined)
+    before = None
+    if on_verdict is not None and sources is not None and sources.takes_time:
+        before = case.report(ApiRules(rulebook))
+        on_verdict(before)
+    api = api_rules(rulebook, sources, on_step)
+    clock.lap("api drift")
+    if before is None or api.uses:
+        return case.report(api)
+    timing = {**before.timing, **clock.laps()}
+    return replace(before, drift=api.coverage, notes=(*before.notes, *api.notes), timing=timing)
+
+
+@dataclass
+class _CaseDiagnosis:
+    """The diagnosis of one case; a second report of it runs no kernel again."""
+
+    rulebook: Rulebook
+    examined: DiagnosisInput
+    request: Request
+    clock: Clock
+    on_step: Callable[[str], None]
+    ahead: PrewarmedProcess | None
+    runs: AfterRuns | None = None
+
+    def report(self, api: ApiRules) -> Report:
+        """Return the report with the rules of the sources, `api`."""
+        rulebook, examined, request, clock = self.rulebook, self.examined, self.request, self.clock
+        verdict = apply_rules(api.rulebook, examined)
+        assessment, to_fix = verdict.assessment, verdict.to_fix
+        require_subject(rulebook, examined, assessment)
+        clock.lap("evaluate")
+        findings, runs, notes, predictions, laps = self._confirmed(verdict.found, assessment, api.rulebook)
+        clock.lap("kernels")
+        shown = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
+        done = shown.silent | verdict.chosen | {item.rule for item in shown.findings if item.refuted}
+        fixes: tuple[Fix, ...] = ()
+        hopeless: tuple[Infeasible, ...] = ()
+        limits = limits_of_request(request, assessment, examined)
+        if request.fixes and any(item.rule not in done for item in to_fix.findings):
+            from doctor.solver.solve import no_fix, solve
+
+            self.on_step("searching for a fix")
+            given, requires = to_fix.known.given, examined.requirements
+            book, to_fix = without_ignored(api.rulebook, to_fix, request.defaults)
+            fixes = solve(book, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
+            hopeless = api.infeasible(no_fix(book, given, to_fix, fixes, limits=limits, installed=requires))
+            fixes = api.fixes(fixes)
+            clock.lap("fixes")
+        return Report(
+            tool=TOOL,
+            rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
+            facts=examined.facts,
+            findings=shown.findings,
+            predictions=predictions,
+            fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= done),
+            no_fix=tuple(item for item in hopeless if item.rule not in done),
+            undetermined=assessment.undetermined,
+            timing={**clock.laps(), **laps},
+            target=examined.target,
+            kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
+            runs=runs,
+            notes=(
+                *examined.notes,
+                *_other_attention(request, examined.facts),
+                *verdict.notes,
+                *api.notes,
+                *notes,
+                *shown.notes,
+            ),
+            expected=notes if examined.why_not else (),
+            unread=examined.unread,
+            known=shown.known,
+            ignored=shown.ignored,
+            unconcerned=unconcerned((assessment, to_fix)),
+            inputs=input_files(request),
+            drift=api.coverage,
+        )
+
+    def _confirmed(self, found: tuple[Finding, ...], assessment: Assessment, rulebook: Rulebook) -> AfterRuns:
+        """Run kernels; after they ran, add what is found besides: kernels say nothing of sources."""
+        if self.runs is None:
+            self.runs = _confirm(found, assessment, rulebook, self.examined, self.request, self.on_step, self.ahead)
+            return self.runs
+        earlier, runs, notes, predictions, laps = self.runs
+        judged = {item.rule for item in earlier}
+        more = (*earlier, *(item for item in found if item.rule not in judged))
+        return tuple(sorted(more, key=lambda item: item.severity.rank)), runs, notes, predictions, laps
 
 
 def _other_attention(request: Request, facts: Facts) -> tuple[str, ...]:

@@ -6,16 +6,17 @@ import ast
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from .classes import lineage
 from .collector import Collector
 from .dispatch import typed_functions
 from .findings import CallerResult, Notice
 from .machine import Machine
+from .mentions import importing_files, mentions
 from .overrides import check_overrides
 from .program import Program, Record, imported_modules, module_level_imports, module_level_nodes
-from .sources import FILE_LIMIT, Environment, Package, is_readable, normalized
+from .sources import Environment, Package, is_readable, normalized
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
 from .values import (
@@ -38,24 +39,6 @@ PACKAGE_STEPS = 500_000
 IMPORTERS = 60
 
 
-def mentions(names: Iterable[str]) -> re.Pattern[bytes]:
-    """Return a pattern that finds any of these import names as a whole word."""
-    joined = b"|".join(sorted(re.escape(name.encode()) for name in names))
-    return re.compile(rb"(?<!\w)(?:" + joined + rb")(?!\w)")
-
-
-def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[bytes]:
-    """Return a pattern that finds the ways in which a file reaches one of these packages by name."""
-    top = b"|".join(sorted(re.escape(name.encode()) for name in tops))
-    either = b"|".join(sorted(re.escape(name.encode()) for name in {*tops, *distributions}))
-    listed = rb"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"
-    statement = rb"^[ \t]*(?:from|import)[ \t]+" + listed + rb"(?:" + top + rb")(?!\w)"
-    lookup = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
-    by_text = lookup + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
-    custom_op = rb"torch\.ops\.(?:" + top + rb")(?!\w)"
-    return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
-
-
 def analyze_caller(
     environment: Environment, caller: Package, callees: Sequence[Package], seconds: float = math.inf
 ) -> CallerResult:
@@ -72,7 +55,9 @@ def analyze_caller(
     pairs = collector.pairs(findings, list(callees))
     files = sorted({str(record.source.path) for record in program.records.values() if record is not None})
     notices = [*environment.notices[before:], *run.notices]
-    return CallerResult(tuple(findings), tuple(pairs), tuple(dict.fromkeys(notices)), tuple(files))
+    return CallerResult(
+        tuple(findings), tuple(pairs), tuple(dict.fromkeys(notices)), tuple(files), reaches=tuple(sorted(run.reaches))
+    )
 
 
 #: `module.name = …` and `setattr(module, "name", …)`.
@@ -93,6 +78,7 @@ class _Run:
         self.distributions = frozenset(item.release.name for item in self.callees)
         self.notices: list[Notice] = []
         self.records: list[Record] = []
+        self.reaches: frozenset[str] = frozenset()
         self.limit = 0
         self.capped = ""
         """Why not all functions were run."""
@@ -101,21 +87,10 @@ class _Run:
         """Run every module of the caller that mentions a callee."""
         if not self.callees:
             return
-        names = self.tops | self.distributions
-        pattern = imports(self.tops, self.distributions)
-        plain = [name.encode() for name in names]
         chosen = []
-        for path in self.environment.files(self.caller):
-            try:
-                if path.stat().st_size > FILE_LIMIT:
-                    self.notices.append(Notice(str(path), f"skipped: larger than {FILE_LIMIT // 2**20} MiB"))
-                    continue
-                data = path.read_bytes()
-            except OSError:
-                continue
-            if not any(name in data for name in plain) or not pattern.search(data):
-                continue
+        for path, names in importing_files(self.environment, self.caller, self.callees, self.notices):
             chosen.append(self.environment.module_name(self.caller, path))
+            self.reaches |= names
         self.mentioning = frozenset(chosen)
         for name in chosen:
             self.machine.budget.allow(FUNCTION_STEPS)

@@ -14,7 +14,7 @@ from .findings import CallerResult
 from .serialize import as_data, result_from
 from .sources import Environment, Package, is_readable
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class ResultCache:
@@ -50,8 +50,20 @@ class ResultCache:
         document = {"files": {path: self._hash(path) for path in result.files}, "result": as_data(result)}
         write_cache(self._file(caller), self._key(caller, callees), json.dumps(document).encode())
 
-    def _file(self, caller: Package) -> Path:
-        return self.folder / f"{caller.name}-{_digest(str(caller.root).encode())[:16]}.json"
+    def note_limit(self, caller: Package, callees: Sequence[Package], seconds: float) -> None:
+        """Keep that the analysis of a caller takes longer than `seconds`."""
+        write_cache(self._file(caller, ".limit"), self._key(caller, callees), json.dumps(seconds).encode())
+
+    def longer_than(self, caller: Package, callees: Sequence[Package]) -> float:
+        """Return the seconds that are known not to suffice for a caller; 0 where none are known."""
+        found = read_cache(self._file(caller, ".limit"), self._key(caller, callees))
+        try:
+            return float(json.loads(found[1])) if found is not None else 0.0
+        except (ValueError, TypeError):
+            return 0.0
+
+    def _file(self, caller: Package, ending: str = "") -> Path:
+        return self.folder / f"{caller.name}-{_digest(str(caller.root).encode())[:16]}{ending}.json"
 
     def _key(self, caller: Package, callees: Sequence[Package]) -> str:
         parts = [self.stack, sorted(item.name for item in callees), self._listing(caller, callees)]

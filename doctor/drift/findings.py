@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import NamedTuple
 
@@ -149,6 +150,31 @@ class CallerResult(NamedTuple):
     """Absolute paths of the sources that the result depends on."""
     failed: bool = False
     """The analysis ended without a result."""
+    reaches: tuple[str, ...] = ()
+    """Import names of the callees that some file of the caller imports or looks up by name."""
+
+
+class Limits(NamedTuple):
+    """How long an analysis may take, in seconds."""
+
+    seconds: float
+    """For one caller, after which only its imports are checked."""
+    until: float = math.inf
+    """Time of the monotonic clock at which the whole analysis ends; callers without a result are left out."""
+
+
+class Coverage(NamedTuple):
+    """Which callers an analysis read, and which not; all are installed, or the user's own code."""
+
+    analyzed: tuple[Release, ...] = ()
+    late: tuple[Release, ...] = ()
+    """Not analyzed: the time was up, or an earlier analysis of as many seconds did not end."""
+    unused: tuple[Release, ...] = ()
+    """Not analyzed: the job does not reach them."""
+    failed: tuple[Release, ...] = ()
+    """Not analyzed: the analysis ended without a result; notices say why."""
+    limit: float = 0.0
+    """Seconds for the whole analysis; 0 for no limit."""
 
 
 class DriftReport(NamedTuple):
@@ -159,6 +185,7 @@ class DriftReport(NamedTuple):
     notices: tuple[Notice, ...] = ()
     failed: tuple[Notice, ...] = ()
     """Callers that were not analyzed, and why; they are among the notices too."""
+    coverage: Coverage = Coverage()
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -56,4 +56,7 @@ def result_from(data: dict[str, Any]) -> CallerResult:
         for item in data["pairs"]
     ]  # fmt: skip
     notices = tuple(Notice(item["subject"], item["reason"]) for item in data["notices"])
-    return CallerResult(tuple(map(finding_from, data["findings"])), tuple(pairs), notices, tuple(data["files"]))
+    return CallerResult(
+        tuple(map(finding_from, data["findings"])), tuple(pairs), notices, tuple(data["files"]),
+        reaches=tuple(data["reaches"]),
+    )  # fmt: skip

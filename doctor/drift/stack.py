@@ -22,6 +22,9 @@ KERNELS = frozenset({
     "yunchang",
 })  # fmt: skip
 
+#: Trainers of transformers' models: a training job through transformers may be one of each that is installed.
+TRAINERS = frozenset({"axolotl", "llamafactory", "llmtuner", "ms-swift", "openrlhf", "trl", "unsloth", "verl"})
+
 
 def may_have_pairs(distributions: Iterable[str], has_code: bool = False) -> bool:
     """Return whether installed distributions, or the user's own code and one of them, can call each other."""

@@ -12,11 +12,11 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from .analysis import analyze_caller
-from .findings import CallerResult, Notice
+from .findings import CallerResult, Limits, Notice
 from .serialize import as_data
 from .sources import Environment, Package
 
@@ -35,15 +35,13 @@ def analyze_here(
     environment: Environment,
     callers: Sequence[Package],
     callees: Sequence[Package],
-    seconds: float,
+    limits: Limits,
     on_step: Callable[[str], None] = lambda text: None,
-) -> list[tuple[Package, CallerResult]]:
+) -> Generator[tuple[Package, CallerResult], None, None]:
     """Analyze callers one after the other in this process."""
-    found = []
     for caller in callers:
         on_step(f"reading {caller.release}")
-        found.append((caller, analyze_guarded(environment, caller, callees, seconds)))
-    return found
+        yield caller, analyze_guarded(environment, caller, callees, limits.seconds)
 
 
 def main() -> None:

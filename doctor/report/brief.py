@@ -71,9 +71,49 @@ def brief(report: Report, style: Style) -> str:
     else:
         _no_fix(page, report)
     unexpected = [note for note in report.notes if note not in report.expected]
+    unexpected.sort(key=lambda note: not _of_drift(report, note))
     for note in unexpected[:_MOST_NOTES]:
         page.say(note, lead="note:", look="note")
     closing_line(page, report)
+    return page.text()
+
+
+def _of_drift(report: Report, note: str) -> bool:
+    """Return whether a note says which packages were not analyzed: it is shown, whatever else there is to say."""
+    return report.drift is not None and note == report.drift.note
+
+
+def added(report: Report, before: Report, style: Style) -> str:
+    """Render what the installed sources add to a report that was shown without them."""
+    page = Page(style)
+    new = [item for item in report.findings if item not in before.findings]
+    if style.quiet:
+        new = [item for item in new if item.severity == Severity.ERROR]
+    page.gap()
+    if new:
+        look, word, text = conclusion(report)
+        page.say(text, lead=f"{word} with API drift:", look=look)
+    for finding in new:
+        if finding.severity == Severity.ERROR or style.verbose:
+            _finding(page, finding, report, titled=True)
+        else:
+            _in_short(page, finding, report, one_line=_rarely_reached(finding))
+    if style.quiet:
+        return page.text() if new else ""
+    if new and report.fixes and report.fixes != before.fixes:
+        page.gap()
+        numbered_fixes(page, report.fixes)
+    if report.drift is not None and report.drift.analyzed and not new:
+        names = report.drift.analyzed
+        page.say(
+            f"nothing found in {len(names)} package{'s' * (len(names) > 1)} ({', '.join(names)})",
+            lead="API drift:", look="label",
+        )  # fmt: skip
+    for note in report.notes:
+        if note not in before.notes:
+            page.say(note, lead="note:", look="note")
+    if new:
+        closing_line(page, report)
     return page.text()
 
 

@@ -11,6 +11,7 @@ from doctor.model import (
     Case,
     ChangeKind,
     Confirmation,
+    DriftCoverage,
     Fact,
     Facts,
     Finding,
@@ -80,11 +81,22 @@ def document(report: Report) -> dict[str, Any]:
         "kernels_run": report.kernels_run,
         "runs": [_confirmation(item) for item in report.runs],
         "notes": list(report.notes),
+        **({"drift": drift(report.drift)} if report.drift is not None else {}),
         "timing": dict(report.timing),
         **({"cases": [_case(item, report.facts) for item in report.cases]} if report.cases else {}),
         **({"known": [_finding(item, report) for item in report.known]} if report.known else {}),
         **({"unconcerned": [_finding(item, report) for item in report.unconcerned]} if report.unconcerned else {}),
         **({"ignored": [_finding(item, report) for item in report.ignored]} if report.ignored else {}),
+    }
+
+
+def drift(item: DriftCoverage) -> dict[str, Any]:
+    """What the analysis of API drift read, what not and why, and the command that analyzes it."""
+    return {
+        "analysed": list(item.analyzed),
+        "not_analysed": [{"package": gap.package, "reason": gap.reason} for gap in item.not_analyzed],
+        "limit": item.limit or None,
+        "command": item.command,
     }
 
 

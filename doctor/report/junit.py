@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from xml.sax.saxutils import escape, quoteattr
 
@@ -37,6 +38,17 @@ def diagnosis(report: Report, style: Style) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _properties(report: Report) -> Iterator[str]:
+    """Yield the name of this program, and what the analysis of API drift read."""
+    values = {"tool": report.tool}
+    if report.drift is not None:
+        names = (item.package for item in report.drift.not_analyzed)
+        values |= {"drift.analysed": ", ".join(report.drift.analyzed), "drift.not_analysed": ", ".join(names)}
+        values["drift.limit"] = f"{report.drift.limit:g}"
+    for name, value in values.items():
+        yield f"<property name={_attribute(name)} value={_attribute(value)}/>"
+
+
 def _suite(report: Report, number: int, name: str) -> list[str]:
     look, word, sentence = conclusion(report)
     failed = sum(finding.severity == Severity.ERROR for finding in report.findings)
@@ -65,7 +77,7 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
     }  # fmt: skip
     return [
         f"  <testsuite {' '.join(f'{key}={_attribute(str(value))}' for key, value in head.items())}>",
-        f'    <properties><property name="tool" value={_attribute(report.tool)}/></properties>',
+        f"    <properties>{''.join(_properties(report))}</properties>",
         *(f"    {case}" for case in cases),
         f"    <system-out>{_text(chr(10).join(output))}</system-out>",
         "    <system-err/>",

@@ -14,6 +14,7 @@ from doctor.util.redact import shortened
 
 from .cases import message_of
 from .fingerprint import fingerprint
+from .json import drift
 from .locations import SourceLocation, home_of, place_of_fact, places_of
 from .markdown import rule_help
 from .style import Style
@@ -43,6 +44,7 @@ def diagnosis(report: Report, style: Style) -> str:
                 for finding in report.ignored
             ),
         ],
+        **({"properties": {"drift": drift(report.drift)}} if report.drift is not None else {}),
     }
     return _log(run)
 

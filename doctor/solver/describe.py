@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, PinnedRequirement, Severity
-from doctor.packages.flash_attn_build import Machine, build
+from doctor.packages.flash_attn_build import build
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
 from doctor.rulebook.evaluate import Assessment
 from doctor.util.call_text import describe_call
+from doctor.util.machine import Machine
 
 from .constraints import requirement_in
 from .cost import in_words
@@ -290,6 +291,8 @@ def _orphans(repair: FixSearch, outcome: CandidateFix) -> str | None:
 def _title(changes: tuple[Change, ...]) -> str:
     """`Upgrade torch to 2.7.1 and unset NVTE_UNFUSED_ATTN`."""
     parts = [_action(change) for change in changes]
+    if not parts:
+        return ""  # an outcome without changes is no fix, and is left out later
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     return text[:1].upper() + text[1:]
 

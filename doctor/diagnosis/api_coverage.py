@@ -1,0 +1,74 @@
+"""Which installed packages a job uses, and what the analysis of their sources did not read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from doctor.drift.findings import DriftReport, Release
+from doctor.drift.stack import KERNELS, STACK, TRAINERS
+from doctor.model import DriftCoverage, Facts, NotAnalyzed
+from doctor.rulebook.rulebook import Rulebook
+from doctor.util.redact import tilde
+
+from .request import Request
+
+_MOST_NAMED = 6  # packages in one command; more are named by leaving all out
+_PLAIN = re.compile(r"[\w~./+-]+")  # what a shell takes as it is, `~` included
+
+
+def packages_of_job(rulebook: Rulebook, facts: Facts) -> tuple[str, ...] | None:
+    """Return the distributions that a described job calls itself; None where the job may use any.
+
+    A job through torch or a library of kernels has code of its own, which may call everything.
+    """
+    framework = facts.get("workload.framework")
+    if framework is None or framework.assumed:
+        return None
+    library = rulebook.libraries.get(str(framework.value))
+    called = library.distributions[:1] if library is not None else ()
+    if not STACK.difference(KERNELS).intersection(called):
+        return None
+    trains = "transformers" in called and facts.value("workload.training") is not False
+    return (*called, *sorted(TRAINERS)) if trains else called
+
+
+def coverage_of(report: DriftReport, request: Request, models: Sequence[Path]) -> DriftCoverage:
+    """Return what was analyzed, and which command analyzes the rest."""
+    found, limit = report.coverage, report.coverage.limit
+    reasons = {item.subject: item.reason.removeprefix("not analyzed: ") for item in report.failed}
+    late = [NotAnalyzed(str(item), f"it takes longer than the limit of {limit:g} s") for item in found.late]
+    failed = [NotAnalyzed(str(item), reasons.get(item.name, "the analysis failed")) for item in found.failed]
+    unused = [NotAnalyzed(str(item), "the described job does not use it") for item in found.unused]
+    rest = (*found.late, *found.failed)
+    command = _command(rest or found.unused, request, models) if rest or found.unused else None
+    note = ""
+    if late:
+        names = ", ".join(item.package for item in late)
+        note = f"API drift: not analyzed within {limit:g} s: {names}; `{command}` does it, without a limit"
+    return DriftCoverage(tuple(map(str, found.analyzed)), (*late, *failed, *unused), limit, command, note)
+
+
+def _command(packages: Sequence[Release], request: Request, models: Sequence[Path]) -> str:
+    """Return the command that analyzes these packages as this check would: the cache keeps what it finds."""
+    return " ".join(["attn-doctor drift", *_options(packages, request, models)])
+
+
+def _options(packages: Sequence[Release], request: Request, models: Sequence[Path]) -> Iterator[str]:
+    if request.python is not None:
+        yield f"--python {_word(request.python)}"
+    if request.site_packages is not None:
+        yield f"--site-packages {_word(request.site_packages)}"
+    yield from (f"--code {_word(folder)}" for folder in request.code)
+    yield from (f"--model {_word(str(path))}" for path in models)
+    if len(packages) <= _MOST_NAMED:
+        yield from (f"--caller {_word(item.name)}" for item in packages if item.version)
+
+
+def _word(text: str) -> str:
+    short = tilde(text)
+    same = os.path.expanduser(short) == text  # noqa: PTH111 - no home of another user  # fmt: skip
+    return short if same and _PLAIN.fullmatch(short) else shlex.quote(text)
