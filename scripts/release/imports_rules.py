@@ -6,13 +6,14 @@ import functools
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,7 @@ from doctor.rulebook.authoring.format import formatted  # noqa: E402
 
 RULES = ROOT / "rules"
 FOLDER = RULES / "imports"
-MOST_NAMES = 6
+MOST_NAMES = 3
 
 
 @dataclass
@@ -35,6 +36,11 @@ class Pair:
     broken: dict[Version, set[Version]] = field(default_factory=lambda: defaultdict(set))
     names: dict[str, tuple[set[Version], set[Version]]] = field(default_factory=dict)
     entries: set[str] = field(default_factory=set)
+    elsewhere: Mapping[Version, set[Version]] = field(default_factory=dict)  # what the other rule of the two is about
+
+    def fails(self, caller: Version, callee: Version) -> bool:
+        """Whether two releases fail together, by this rule or by the other one of the two packages."""
+        return callee in self.broken.get(caller, ()) or callee in self.elsewhere.get(caller, ())
 
 
 @dataclass(frozen=True)
@@ -103,10 +109,12 @@ def pairs_of(rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
         callers.add(Version(row["version"]))
         callees |= missing
     for (caller, callee, hard), pair in found.items():
-        whole = found.get((caller, callee, True))
-        if not hard and whole:
+        other = found.get((caller, callee, not hard))
+        if other:
+            pair.elsewhere = {version: set(missing) for version, missing in other.broken.items()}
+        if not hard and other:
             for version in pair.broken:
-                pair.broken[version] -= whole.broken.get(version, set())
+                pair.broken[version] -= other.broken.get(version, set())
     return [found[key] for key in sorted(found)]
 
 
@@ -192,7 +200,7 @@ def rule_body(
         ],
         "when": {"any": [{caller: one.callers, callee: one.callees} for one in windows]},
         "message": f"{pair.caller} {{{caller}}} {verb} {pair.callee} {{{callee}}}{where}",
-        "fix": _fixes(pair, windows, known[pair.callee]),
+        "fix": fixes_of(pair, windows, known[pair.caller], known[pair.callee]),
     }
     if not body["fix"]:
         body["no_pin"] = "No release is on record that has all of these names."
@@ -253,24 +261,48 @@ def _words(first: int, last: int, all_of: Sequence[Version]) -> str:
     return f"{all_of[first]} to {all_of[last]}" if last < len(all_of) - 1 else f"from {all_of[first]} on"
 
 
-def _fixes(pair: Pair, windows: Sequence[Window], callees: Sequence[Version]) -> list[dict[str, Any]]:
-    """Return the other releases of either package; each for the range that it helps."""
-    found: list[dict[str, Any]] = []
+def fixes_of(
+    pair: Pair, windows: Sequence[Window], callers: Sequence[Version], callees: Sequence[Version]
+) -> list[dict[str, Any]]:
+    """Return the releases of either package with which no release of a window fails; each for its windows."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
     for one in windows:
-        good = {version for version in callees if version not in pair.broken[one.caller]}
-        if good:
-            first, last = _spans(good, callees)[-1]
-            found.append({
-                "require": {pair.callee: _range(first, last, callees, open_end=True)},
-                "when": {f"{pair.caller}.version": one.callers},
-            })  # fmt: skip
-        if one.good_caller:
-            found.append({
-                "require": {pair.caller: f">={one.good_caller}"},
-                "when": {f"{pair.callee}.version": one.callees},
-            })  # fmt: skip
-    unique: list[dict[str, Any]] = []
-    for fix in found:
-        if fix not in unique:
-            unique.append(fix)
-    return unique
+        affected = _within(one.callers, callers)
+        sound = _sound(pair, affected, callees, lambda mine, theirs: (mine, theirs))
+        if sound:
+            span = _range(*_spans(sound, callees)[-1], callees, open_end=True)
+            found.setdefault((pair.callee, span), []).append({f"{pair.caller}.version": one.callers})
+        newer = [version for version in callers if not affected or version > affected[-1]]
+        sound = _sound(pair, _within(one.callees, callees), newer, lambda mine, theirs: (theirs, mine))
+        if sound:
+            span = _range(*_spans(sound, callers)[-1], callers, open_end=True)
+            found.setdefault((pair.caller, span), []).append({f"{pair.callee}.version": one.callees})
+    return [{"require": {package: span}, "when": _any_of(cases)} for (package, span), cases in found.items()]
+
+
+def _within(span: str, versions: Sequence[Version]) -> list[Version]:
+    wanted = SpecifierSet(span)
+    return [version for version in versions if wanted.contains(version, prereleases=True)]
+
+
+def _sound(
+    pair: Pair, kept: Sequence[Version], others: Iterable[Version],
+    order: Callable[[Version, Version], tuple[Version, Version]],
+) -> set[Version]:  # fmt: skip
+    """Return the releases of one package with which none that is kept of the other one fails.
+
+    Where there is none, a failed import may become the failure of a part; the reverse is no fix.
+    """
+    both = {one for one in others if not any(pair.fails(*order(other, one)) for other in kept)}
+    if both or not pair.hard:
+        return both
+    return {
+        one for one in others
+        if not any(callee in pair.broken.get(caller, ()) for caller, callee in (order(other, one) for other in kept))
+    }  # fmt: skip
+
+
+def _any_of(cases: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Return the condition that one of these ranges holds."""
+    unique = [case for number, case in enumerate(cases) if case not in cases[:number]]
+    return dict(unique[0]) if len(unique) == 1 else {"any": unique}
