@@ -190,6 +190,7 @@ class Remedy:
     when: Mapping[str, Any] = field(default_factory=dict)  # conditions in the form of a rule's `when`
     build: str | None = None  # distribution to install at its release in a build of another package index
     foreign: bool = False  # of a rule that is not built in: scripts show its commands and variables as comments
+    partial: str | None = None  # why the rule may still fire after it
 
     @property
     def safe(self) -> bool:

@@ -183,6 +183,7 @@ def _rule() -> Schema:
         "properties": {
             "require": {"type": "object", "minProperties": 1}, "set_env": {"type": "object", "minProperties": 1},
             "unset_env": TEXTS, "config": {"type": "object", "minProperties": 1}, "call": TEXT, "note": TEXT,
+            "partial": TEXT,
             "safe": {"enum": [True, False, "true", "false"]}, "index_url": {"type": "string", "pattern": r"^https?://\S+$"},
             "when": {"$ref": "#/$defs/condition"}, "build": {"enum": list(BUILDS)}, "then": facts,
         },

@@ -256,4 +256,5 @@ def _alternative(item: Mapping[str, Any], foreign: bool) -> Remedy:
         when=item.get("when") or {},
         build=item.get("build"),
         foreign=foreign,
+        partial=item.get("partial"),
     )

@@ -211,7 +211,7 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
 
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
-        "set_env": shape.values(variable, shape.text), "unset_env": unset,
+        "set_env": shape.values(variable, shape.text), "unset_env": unset, "partial": shape.text,
         "config": shape.values(setting, shape.fact_value), "call": shape.sentence, "note": shape.text,
         "safe": shape.boolean, "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
         "then": shape.values(shape.fact_key, outcome),

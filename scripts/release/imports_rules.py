@@ -274,7 +274,7 @@ def fixes_of(
             found.setdefault((pair.callee, span), []).append({f"{pair.caller}.version": one.callers})
         newer = [version for version in callers if not affected or version > affected[-1]]
         sound = _sound(pair, _within(one.callees, callees), newer, lambda mine, theirs: (theirs, mine))
-        if sound:
+        if callers[-1] in sound:  # a range that later releases leave again is an old hole, and no fix
             span = _range(*_spans(sound, callers)[-1], callers, open_end=True)
             found.setdefault((pair.caller, span), []).append({f"{pair.callee}.version": one.callees})
     return [{"require": {package: span}, "when": _any_of(cases)} for (package, span), cases in found.items()]
