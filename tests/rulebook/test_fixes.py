@@ -71,7 +71,7 @@ def releases(name: str, wanted: str) -> tuple[str, ...]:
     if wanted == ABSENT:
         return (ABSENT,)
     known = INDEX.releases(name) if name in INDEX else {}
-    inside = sorted((Version(text) for text in known if SpecifierSet(wanted).contains(text, prereleases=True)))
+    inside = sorted(Version(text) for text in known if SpecifierSet(wanted).contains(text, prereleases=True))
     kept = [version for version in inside if not version.is_prerelease] or inside
     return tuple(dict.fromkeys(str(kept[at]) for at in (0, len(kept) // 2, -1))) if kept else ()
 
