@@ -7,7 +7,7 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
@@ -34,11 +34,13 @@ class Predictor:
 
     def answers(self, key: str) -> bool:
         """Whether it takes a prediction to answer `key`."""
-        if key in self._rulebook.decisions:
-            return True
-        prefix, _, rest = key.partition(".")
-        predicted = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
-        return predicted and prefix in self._rulebook.by_prefix
+        found = self._rulebook.predicted.get(key)
+        if found is None:
+            prefix, _, rest = key.partition(".")
+            predicted = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
+            found = key in self._rulebook.decisions or (predicted and prefix in self._rulebook.by_prefix)
+            self._rulebook.predicted[key] = found
+        return found
 
     def __call__(self, known: FactResolver, key: str) -> Fact | None:
         """The fact of `key`, or None when no prediction answers it."""
@@ -128,7 +130,7 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
         could_tell, selected, prefill = False, None, None  # it may not even come to a choice
     elif selected is None and could_tell and (refusals := rulebook.refusals.get(library.name)) is not None:
         known.settle(Fact(f"{library.prefix}.selected", ABSENT, f"predicted for {library.name}"))
-        import_error = _first_firing(refusals, known, lambda rule: True)
+        import_error = _first_firing(refusals, known, None)
     serving = frozenset(backend for backend in (selected, prefill) if backend is not None)
     fails = None if selected is None else _first_runtime(rulebook, library, known, serving)
     return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)
@@ -169,10 +171,10 @@ def reached(rulebook: Rulebook, library: Library, backend: str, known: FactResol
     if index is None or inner is None:
         return None
     stages = _stages(library, known)
-    border = stages.get(inner.body.get("stage", ""), len(stages))
+    border = stages.get(inner.stage, len(stages))
     verdict: bool | None = True
     for _, rule, holds in index.firing(known, False):
-        if backend in rule.disables and stages.get(rule.body.get("stage", ""), len(stages)) < border:
+        if backend in rule.disables and stages.get(rule.stage, len(stages)) < border:
             if holds:
                 return False
             verdict = None
@@ -232,7 +234,7 @@ def _judge(
         if not disabling:
             continue
         reason = _reason(rule, known, holds)
-        rank = stages.get(rule.body.get("stage", ""), len(stages))
+        rank = stages.get(rule.stage, len(stages))
         for backend in disabling:
             found.setdefault(backend, []).append((rank, position, reason))
     return {
@@ -304,23 +306,21 @@ def _first_runtime(
     rulebook: Rulebook, library: Library, known: FactResolver, serving: frozenset[str] | None
 ) -> Reason | None:
     """What fails at import (`serving` None) or in a step; an unknown one only where nothing is certain."""
-    index = rulebook.runtime.get(library.name)
-    if index is None:
-        return None
     if serving is None:
-        return _first_firing(index, known, lambda rule: rule.import_error is not None)
-    reason = _first_firing(index, known, lambda rule: not serving.isdisjoint(rule.fails_at_run))
+        index = rulebook.import_errors.get(library.name)
+        return None if index is None else _first_firing(index, known, None)
+    index = rulebook.failures.get(library.name)
+    reason = None if index is None else _first_firing(index, known, serving)
     return reason if reason is not None and reason.holds else None
 
 
-def _first_firing(index: RuleIndex, known: FactResolver, concerns: Callable[[Rule], bool]) -> Reason | None:
+def _first_firing(index: RuleIndex, known: FactResolver, failing: frozenset[str] | None) -> Reason | None:
     """Return the reason of the first rule that fires; one that is undetermined only where no rule fires."""
-    disabling: list[tuple[int, Rule, bool | None]] = []
-    for position, rule, holds in index.firing(known):
-        if concerns(rule):
-            disabling.append((position, rule, holds))
-    disabling.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
-    return _reason(disabling[0][1], known, disabling[0][2]) if disabling else None
+    firing = index.firing(known, None, failing)
+    if not firing:
+        return None
+    _, rule, holds = min(firing, key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
+    return _reason(rule, known, holds)
 
 
 def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:

@@ -18,6 +18,7 @@ from doctor.facts.vocabulary import parse, parse_version, term
 from doctor.model import ABSENT, Evidence, Fact
 
 PRESENT = "present"
+_REMEMBERED = 64  # verdicts on versions, of one condition: many cases have few versions
 _OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
 
 
@@ -122,7 +123,14 @@ class All(_Several):
     """Holds when every part does."""
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
-        return _all_hold(self.parts, known)
+        verdict: bool | None = True
+        for part in self.parts:
+            holds = part.holds(known)
+            if holds is False:
+                return False
+            if holds is None:
+                verdict = None
+        return verdict
 
     def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         for part in self.parts:
@@ -288,7 +296,7 @@ def _list_meaning(key: str, kind: str, items: list[str]) -> Meaning:
         verdicts = [clause_holds("==", option, value) for option in options if option != ABSENT]
         return True if True in verdicts else None if None in verdicts else False
 
-    return Meaning(f"one of {text}", f"none of {text}", is_one)
+    return Meaning(f"one of {text}", f"none of {text}", lru_cache(maxsize=_REMEMBERED)(is_one))
 
 
 def _range_meaning(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text: str) -> Meaning:
@@ -302,7 +310,7 @@ def _range_meaning(key: str, kind: str, clauses: tuple[tuple[str, str], ...], te
         def in_range(value: Any) -> bool | None:
             return False if value == ABSENT else range_holds(clauses, value)
 
-        return Meaning(text, needs, in_range)
+        return Meaning(text, needs, lru_cache(maxsize=_REMEMBERED)(in_range))
     bounds = tuple((_COMPARE[operator], parse(key, bound)) for operator, bound in clauses if operator in _COMPARE)
     if len(bounds) != len(clauses) or (
         kind in (BOOLEAN, WINDOW) and any(operator not in ("==", "!=") for operator, _ in clauses)

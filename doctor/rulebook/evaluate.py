@@ -211,7 +211,7 @@ def with_reasons(
 def _of_release(rulebook: Rulebook, reason: Reason) -> bool:
     """Whether a backend is not there at all because the release has none of that name."""
     rule = rulebook.rules.get(reason.rule)
-    return rule is not None and rule.body.get("stage") == "release"
+    return rule is not None and rule.stage == "release"
 
 
 def _refusals(

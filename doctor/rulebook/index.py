@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .conditions import All, Condition, Leaf, parse_conditions
 from .resolver import FactResolver
 from .rule import Library, Rule
 
 #: (position among all rules, rule, what is left of its condition)
-Entry = tuple[int, "Rule", Condition]
-#: rules that all test the same first: (that condition, or None, the rules)
-Group = tuple["Leaf | None", tuple[Entry, ...]]
+Entry = tuple[int, "Rule", tuple[Condition, ...]]
+
+
+class Group(NamedTuple):
+    """Rules that share a condition: it is judged once, then what is left of each, which again may be shared."""
+
+    gate: Leaf | None  # none where nothing is shared
+    rules: tuple[tuple[int, Rule, Condition | None], ...]  # None: nothing is left to judge
+    groups: tuple[Group, ...]
 
 
 class RuleIndex:
@@ -27,28 +34,26 @@ class RuleIndex:
         self.rules = rules
         self._key = f"{library.distributions[0]}.version" if library and library.distributions else None
         self._parts = frozenset(item.id for item in library.backends if item.part_of) if library else frozenset()
-        self._plans: dict[tuple[str | None, bool | None], tuple[Group, ...]] = {}
+        self._plans: dict[tuple[str | None, bool | None, frozenset[str] | None], tuple[Group, ...]] = {}
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
-    def firing(self, known: FactResolver, parts: bool | None = None) -> Iterator[tuple[int, Rule, bool | None]]:
+    def firing(
+        self, known: FactResolver, parts: bool | None = None, failing: frozenset[str] | None = None
+    ) -> list[tuple[int, Rule, bool | None]]:
         """(position, rule, True, or None for unknown) of every rule that is not plainly silent.
 
-        `parts`: only rules about parts of backends (True), or only those that do not (False).
+        `parts`: only rules about parts of backends (True), or only those that do not (False). `failing`: only rules by
+        which one of these backends fails in a step.
         """
         version = known.value(self._key) if self._key else None
-        plan = self._plans.get((version, parts))
+        plan = self._plans.get((version, parts, failing))
         if plan is None:
-            plan = self._plans[version, parts] = _grouped(self._entries(version, parts))
-        for gate, entries in plan:
-            shared = True if gate is None else gate.holds(known)
-            if shared is False:
-                continue
-            for position, rule, rest in entries:
-                holds = rest.holds(known)
-                if holds is not False:
-                    yield position, rule, holds and shared
+            plan = self._plans[version, parts, failing] = _grouped(self._entries(version, parts, failing))
+        found: list[tuple[int, Rule, bool | None]] = []
+        _add_firing(plan, known, True, found)
+        return found
 
     def any_of(self, parts: bool) -> Rule | None:
         """Some rule about parts of backends, or some other rule."""
@@ -57,10 +62,12 @@ class RuleIndex:
     def _speaks_of_parts(self, rule: Rule) -> bool:
         return bool(rule.disables) and rule.disables[0] in self._parts
 
-    def _entries(self, version: str | None, parts: bool | None) -> list[Entry]:
+    def _entries(self, version: str | None, parts: bool | None, failing: frozenset[str] | None) -> list[Entry]:
         entries: list[Entry] = []
         for position, rule in enumerate(self.rules):
             if parts is not None and parts != self._speaks_of_parts(rule):
+                continue
+            if failing is not None and failing.isdisjoint(rule.fails_at_run):
                 continue
             if self._is_of_another_release(rule, version):
                 continue
@@ -72,7 +79,7 @@ class RuleIndex:
                 if verdict is None:
                     rest.append(part)
             else:
-                entries.append((position, rule, All(tuple(rest))))
+                entries.append((position, rule, tuple(rest)))
         return entries
 
     def _is_of_another_release(self, rule: Rule, version: str | None) -> bool:
@@ -90,29 +97,44 @@ def _all_parts(when: Condition) -> tuple[Condition, ...]:
     return when.parts if isinstance(when, All) else (when,)
 
 
+def _add_firing(
+    groups: tuple[Group, ...], known: FactResolver, shared: bool | None, found: list[tuple[int, Rule, bool | None]]
+) -> None:
+    for group in groups:
+        verdict = shared
+        if group.gate is not None:
+            holds = group.gate.holds(known)
+            if holds is False:
+                continue
+            verdict = holds and shared
+        for position, rule, rest in group.rules:
+            holds = True if rest is None else rest.holds(known)
+            if holds is not False:
+                found.append((position, rule, holds and verdict))
+        _add_firing(group.groups, known, verdict, found)
+
+
 def _grouped(entries: list[Entry]) -> tuple[Group, ...]:
     """Rules with a shared condition together, the most shared first; the rest in a group without one."""
     groups: list[Group] = []
     while entries:
-        shared = Counter(_name(part) for _, _, rest in entries for part in _all_parts(rest) if isinstance(part, Leaf))
-        name, count = max(shared.items(), key=lambda item: item[1], default=(("", ""), 0))
-        if count < 2:
-            groups.append((None, tuple(entries)))
+        shared = Counter(part for _, _, rest in entries for part in rest if isinstance(part, Leaf))
+        gate, count = max(shared.items(), key=lambda item: item[1], default=(None, 0))
+        if gate is None or count < 2:
+            groups.append(Group(None, tuple((position, rule, _left(rest)) for position, rule, rest in entries), ()))
             break
-        gate: Leaf | None = None
         members: list[Entry] = []
         others: list[Entry] = []
-        for position, rule, rest in entries:
-            found = next((part for part in _all_parts(rest) if isinstance(part, Leaf) and _name(part) == name), None)
-            if found is None:
-                others.append((position, rule, rest))
+        for entry in entries:
+            position, rule, rest = entry
+            if gate in rest:
+                members.append((position, rule, tuple(part for part in rest if part is not gate)))
             else:
-                gate = gate or found
-                members.append((position, rule, All(tuple(part for part in _all_parts(rest) if part is not found))))
-        groups.append((gate, tuple(members)))
+                others.append(entry)
+        groups.append(Group(gate, (), _grouped(members)))
         entries = others
     return tuple(groups)
 
 
-def _name(leaf: Leaf) -> tuple[str, str]:
-    return leaf.key, leaf.text
+def _left(parts: tuple[Condition, ...]) -> Condition | None:
+    return None if not parts else parts[0] if len(parts) == 1 else All(parts)

@@ -80,7 +80,7 @@ def interpolate(message: str, known: FactResolver) -> str:
             return human_bytes(int(value))
         return _text_of(value, match[1]) + (match[2] or "")
 
-    return _WITH_UNIT.sub(replace, _GROUP.sub(known_items, message))
+    return _WITH_UNIT.sub(replace, _GROUP.sub(known_items, message)) if "{" in message else message
 
 
 def _text_of(value: Any, key: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
-from doctor.facts.derived.registry import DERIVATIONS
+from doctor.facts.derived.registry import DERIVATIONS, Derivation
 from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import TERMS, term
 from doctor.facts.vocabulary import fact as make_fact
@@ -22,6 +23,42 @@ def unknown(key: str, source: str, lacks: Iterable[str]) -> Fact:
     """Return the fact of a prediction that cannot be made while facts are missing."""
     keys = tuple(sorted(set(lacks)))
     return Fact(key, None, source, None, f"needs {', '.join(keys)}" if keys else "unknown", lacks=keys)
+
+
+class Way(NamedTuple):
+    """How the value of one key is found; the same for all facts."""
+
+    derivation: Derivation | None
+    source: str  # of a derived fact
+    undetermined: str  # the problem of a derived fact whose needs are known
+    asks_given: bool
+    of_workload: bool
+    of_package: bool  # a version that is absent where every distribution was read
+    default: Fact | None  # of a job
+    otherwise: Fact | None  # where nothing else says it
+
+
+@cache
+def way_of(key: str) -> Way:
+    """Return how the value of a key of the vocabulary is found."""
+    derivation = DERIVATIONS.get(key)
+    sources: tuple[str, ...] = () if derivation is None else derivation.needs + derivation.uses
+    of_workload, otherwise = key.startswith("workload."), None
+    if key.startswith("env."):
+        otherwise = Fact(key, ABSENT, "not set")
+    elif key.startswith("ranks."):
+        otherwise = Fact(key, ABSENT, "no other rank was compared")
+    default = term(key).default if of_workload and not key.endswith(".given") else None
+    return Way(
+        derivation,
+        "" if derivation is None else "derived from " + ", ".join(derivation.needs or derivation.uses),
+        f"not determined by {', '.join(sources[:_MOST_NAMED])}{' …' if len(sources) > _MOST_NAMED else ''}",
+        key.endswith(".given"),
+        of_workload,
+        key.endswith(".version") and key not in ("python.version", "cudnn.version", "driver.version"),
+        None if default is None else Fact(key, default, "default"),
+        otherwise,
+    )
 
 
 _MOST_NAMED = 3  # sources of a derived fact that a problem names
@@ -93,44 +130,44 @@ class FactResolver:
     def _follow(self, key: str) -> Fact:
         if key == "workload.given":
             return Fact(key, self.has_workload, "the command line")
-        if key.endswith(".given"):
+        way = way_of(key)
+        if way.asks_given:
             return Fact(key, self._is_given(key.removesuffix(".given")), "the facts themselves")
-        derivation = DERIVATIONS.get(key)
-        by_model = derivation is not None and key.startswith("workload.")
+        derivation = way.derivation
+        by_model = derivation is not None and way.of_workload
         if by_model and (implied := self._implied(key)) is not None:
             return implied  # what is known of a type of model is better than a usual shape
         if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
             return predicted
         problem = None
         if derivation is not None:
-            needs = [self.look_up(need) for need in derivation.needs]
-            unknown = next((need for need in needs if need.value is None), None)
-            if unknown is None:
-                uses = [self.look_up(use).value for use in derivation.uses]
-                value = derivation.compute(*(need.value for need in needs), *uses)
+            needs = self._values(derivation.needs)
+            if None not in needs:
+                value = derivation.compute(*needs, *self._values(derivation.uses))
                 if value is not None:
-                    return Fact(key, value, "derived from " + ", ".join(derivation.needs or derivation.uses))
-                sources = derivation.needs + derivation.uses
-                more = " …" if len(sources) > _MOST_NAMED else ""
-                problem = f"not determined by {', '.join(sources[:_MOST_NAMED])}{more}"
+                    return Fact(key, value, way.source)
+                problem = way.undetermined
             else:
-                problem = f"`{unknown.key}` is not known"
-        if self._is_not_installed(key):
+                problem = f"`{derivation.needs[needs.index(None)]}` is not known"
+        if way.of_package and self._given.value("distributions.complete") is True:
+            # Every distribution was read and this one was not among them: what a release would bring is not there.
             return Fact(key, ABSENT, "installed distributions")
         if not by_model and (implied := self._implied(key)) is not None:
             return implied
         if key == "torch.cuda" and (cuda := self._cuda_of_build()) is not None:
             return cuda
-        if key.startswith("env."):
-            return Fact(key, ABSENT, "not set")
-        if key.startswith("ranks."):
-            return Fact(key, ABSENT, "no other rank was compared")
-        known_term = term(key)
-        if key.startswith("workload."):
-            if self.has_workload and known_term.default is not None:
-                return Fact(key, known_term.default, "default")
+        if way.otherwise is not None:
+            return way.otherwise
+        if way.of_workload:
+            if self.has_workload and way.default is not None:
+                return way.default
             problem = problem or ("not part of the workload" if self.has_workload else "no workload was given")
+        term(key)  # DoctorError for a key that is not of the vocabulary
         return Fact(key, None, "nowhere", None, problem or "not given")
+
+    def _values(self, keys: Iterable[str]) -> list[Any]:
+        known = self._cache.get
+        return [(known(key) or self.look_up(key)).value for key in keys]
 
     def _is_given(self, name: str) -> bool:
         """Whether a fact, or the version of a distribution, was read: neither derived from another one nor assumed."""
@@ -138,14 +175,6 @@ class FactResolver:
         self.look_up(key)  # where it is held back, so is this
         fact = self._given.get(key)
         return fact is not None and fact.value not in (None, ABSENT) and not fact.assumed
-
-    def _is_not_installed(self, key: str) -> bool:
-        """Every distribution was read and this one was not among them: what a release would bring is not there."""
-        return (
-            key.endswith(".version")
-            and key not in ("python.version", "cudnn.version", "driver.version")
-            and self._given.value("distributions.complete") is True
-        )
 
     def _implied(self, key: str) -> Fact | None:
         """What a known release of some library brings along: torch 2.6.0 → cudnn.version 9.1.0."""

@@ -46,6 +46,11 @@ class Rule:
         return as_tuple(self.body.get("disables"))
 
     @cached_property
+    def stage(self) -> str:
+        """The step of the library's own filters in which it applies; empty for none."""
+        return str(self.body.get("stage", ""))
+
+    @cached_property
     def fails_at_run(self) -> tuple[str, ...]:
         """The backends that are selected and then fail in a step."""
         return as_tuple(self.body.get("fails_at_run"))
@@ -72,12 +77,12 @@ class Rule:
         """How much more specific than its equals: the higher is reported first."""
         return int(self.body.get("weight", 0))
 
-    @property
+    @cached_property
     def message(self) -> str:
         """The sentence for the user, `{fact.key}` not yet interpolated."""
         return str(self.body.get("message") or self.body["summary"])
 
-    @property
+    @cached_property
     def references(self) -> tuple[str, ...]:
         """Sources a reader can open."""
         return as_tuple(self.body.get("references"))

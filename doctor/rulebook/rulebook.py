@@ -126,7 +126,8 @@ class Rulebook:
         """The same with these rules, which differ from ours in findings alone: no backend is predicted by them."""
         made = Rulebook(rules, self.libraries, self.version)
         tables = (  # expensive to make, and the same
-            "implications", "support", "runtime", "refusals", "by_prefix", "decisions", "call_graph",
+            "implications", "support", "failures", "import_errors", "refusals", "by_prefix", "decisions", "predicted",
+            "call_graph",
         )  # fmt: skip
         vars(made).update({name: getattr(self, name) for name in tables})
         return made
@@ -137,11 +138,14 @@ class Rulebook:
         return LibraryIndexes(self, lambda rule: bool(rule.body.get("disables")))
 
     @cached_property
-    def runtime(self) -> LibraryIndexes:
-        """Return, for each library, the rules about failures after selection or at import."""
-        return LibraryIndexes(
-            self, lambda rule: bool(rule.body.get("fails_at_run") or (rule.import_error and not rule.follows_selection))
-        )
+    def failures(self) -> LibraryIndexes:
+        """Return, for each library, the rules about backends that fail in a step."""
+        return LibraryIndexes(self, lambda rule: bool(rule.fails_at_run))
+
+    @cached_property
+    def import_errors(self) -> LibraryIndexes:
+        """Return, for each library, the rules about what it refuses when it is imported."""
+        return LibraryIndexes(self, lambda rule: bool(rule.import_error and not rule.follows_selection))
 
     @cached_property
     def refusals(self) -> LibraryIndexes:
@@ -152,6 +156,11 @@ class Rulebook:
     def decisions(self) -> Mapping[str, DecisionList]:
         """Return the decision list behind each fact key, for the libraries that have such lists."""
         return {key: found for library in self.libraries.values() for key, found in library.decisions.items()}
+
+    @cached_property
+    def predicted(self) -> dict[str, bool]:
+        """Return whether it takes a prediction to answer a fact key, for each key that was asked for."""
+        return {}
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Library]:

@@ -170,7 +170,7 @@ class Causes:
 
     def _judge(self, library: Library) -> Iterator[Blocked]:
         known, index = traced(self.rulebook, self.facts), self.rulebook.support.get(library.name)
-        refusals = self.rulebook.runtime.get(library.name)
+        refusals = self.rulebook.import_errors.get(library.name)
         common = [
             rule for _, rule, holds in (refusals.firing(known) if refusals else ()) if holds and rule.import_error
         ]
