@@ -307,6 +307,7 @@ def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tupl
 
 
 NO_BACKEND = "NO_BACKEND"
+NOT_INSTALLED = "NOT_INSTALLED"
 
 
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
@@ -314,6 +315,9 @@ def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[F
     findings = assessment.findings
     if any(finding.severity == Severity.ERROR or (finding.assumption and finding.backends) for finding in findings):
         return findings
+    missing = _not_installed(rulebook, assessment.known)
+    if missing is not None:
+        return (missing, *findings)
     added = []
     for prediction in assessment.predictions:
         reason = prediction.import_error or prediction.fails_at_run
@@ -322,6 +326,33 @@ def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[F
         elif prediction.could_tell and prediction.selected is None:
             added.append(_nothing_left(rulebook, prediction, assessment.known))
     return (*added, *findings)
+
+
+def _not_installed(rulebook: Rulebook, known: FactResolver) -> Finding | None:
+    """Return the finding that the library which the job calls for attention is not installed; None where it may be."""
+    library = rulebook.libraries.get(str(known.value("workload.framework")))
+    if library is None or not library.backends or not library.distributions:
+        return None
+    keys = [f"{name}.version" for name in library.distributions]
+    if any(known.value(key) != ABSENT for key in keys):
+        return None
+    title = library.body.get("title") or library.name
+    called = known.look_up("workload.framework")
+    return Finding(
+        rule=NOT_INSTALLED,
+        name="framework-not-installed",
+        severity=Severity.ERROR,
+        verdict=Verdict.FIRES,
+        summary=f"{title} is not installed, and the job calls it",
+        message=f"the attention of this job is that of {title}, of which no distribution is installed",
+        why="A job that imports a package which is not there stops at its import.",
+        evidence=(
+            Evidence("workload.framework", library.name, "", called, True),
+            Evidence(keys[0], ABSENT, "a release", known.look_up(keys[0]), True),
+        ),
+        references=tuple(as_tuple(library.body.get("references")))[:1],
+        alternatives=(Remedy(require={library.distributions[0]: ">=0"}),),
+    )
 
 
 def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: FactResolver) -> Finding:

@@ -1,14 +1,15 @@
 """Which rules speak, and when a general one keeps silent."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.sources.snapshot import read_facts
+from doctor.sources.snapshot import parse_facts, read_facts
 from tests.helpers.rulebook import builtin_rulebook
 
 RULE = """\
@@ -74,3 +75,27 @@ def test_what_is_needed_names_the_value():
     facts = Facts(fact(key, value, "test") for key, value in given.items())
     findings = {finding.rule: finding for finding in evaluate(builtin_rulebook(), facts).findings}
     assert "flashinfer-python 0.6.3" in {item.needs for item in findings["SGLK003"].evidence}
+
+
+class TestTheLibraryThatTheJobCalls:
+    """A job that calls a library which is not installed is no job without problems."""
+
+    def findings(self, framework, **facts):
+        content = {"facts": {"torch.version": "2.8.0", "gpu.sm": "9.0", **facts},
+                   "workload": {"framework": framework, "head_dim_qk": 128, "dtype": "bfloat16"}}  # fmt: skip
+        rulebook = builtin_rulebook()
+        found = with_backend_findings(rulebook, evaluate(rulebook, parse_facts(json.dumps(content), "x")))
+        return {item.rule: item for item in found}
+
+    def test_is_an_error_where_it_is_known_to_be_absent(self):
+        found = self.findings("transformer_engine", **{"distributions.complete": True})["NOT_INSTALLED"]
+        assert found.severity == "error"
+        assert [(item.key, item.fact.value) for item in found.evidence][1] == ("transformer-engine.version", "absent")
+
+    def test_is_no_error_where_it_may_be_there(self):
+        assert "NOT_INSTALLED" not in self.findings("transformer_engine")
+        installed = {"distributions.complete": True, "transformer-engine.version": "2.8.0"}
+        assert "NOT_INSTALLED" not in self.findings("transformer_engine", **installed)
+
+    def test_is_no_error_for_a_framework_that_a_checkout_provides(self):
+        assert "NOT_INSTALLED" not in self.findings("megatron", **{"distributions.complete": True})
