@@ -450,9 +450,17 @@ class InputFile(NamedTuple):
     path: str  # as named
 
 
+class NewRelease(NamedTuple):
+    """An installed release that came after the records."""
+
+    package: str
+    version: str
+    newest: str  # on record
+
+
 @dataclass(frozen=True)
 class Report:
-    """All that a renderer ever sees."""
+    """All that a renderer ever sees; `records` and `unrecorded` say up to where releases are known."""
 
     tool: str
     rulebook: Mapping[str, Any]
@@ -473,6 +481,8 @@ class Report:
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     ignored: tuple[Finding, ...] = ()  # those that the project ignores, not among them either
     unconcerned: tuple[Finding, ...] = ()  # of rules about what the job does not reach
+    records: str = ""  # date of the newest release on record
+    unrecorded: tuple[NewRelease, ...] = ()  # installed releases that are newer than the records
     proof: Verification | None = None
     inputs: tuple[InputFile, ...] = ()  # what was read, as named
     drift: DriftCoverage | None = None  # of the installed sources; None where they were not to be analyzed

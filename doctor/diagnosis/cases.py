@@ -22,6 +22,7 @@ from .examine import InputCache, environment_of, names_no_job, takes_project_gpu
 from .input_files import input_files
 from .joint_fixes import fixes_for
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
+from .records import records_date, unrecorded
 from .request import Request
 from .single import diagnose_one
 from .suppressions import apply_suppressions, without_ignored
@@ -281,6 +282,8 @@ def _report(
         cases=kept,
         known=shown.known,
         ignored=shown.ignored,
+        records=records_date(),
+        unrecorded=unrecorded(case.facts for case in cases),
         unconcerned=tuple(item for item in unconcerned(judged) if item.rule not in reported),
         inputs=input_files(request),
         drift=_coverage(apis),

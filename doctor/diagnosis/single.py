@@ -16,6 +16,7 @@ from .diagnosis_input import DiagnosisInput
 from .examine import examine
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
+from .records import records_date, unrecorded
 from .request import Request
 from .suppressions import apply_suppressions, without_ignored
 
@@ -114,6 +115,8 @@ class _CaseDiagnosis:
             known=shown.known,
             ignored=shown.ignored,
             unconcerned=unconcerned((assessment, to_fix)),
+            records=records_date(),
+            unrecorded=unrecorded((self.examined.facts,)),
             inputs=input_files(request),
             drift=api.coverage,
         )

@@ -80,10 +80,11 @@ def _tag_fits(tag: str, python: str) -> bool:
 class ReleaseIndex:
     """Package → releases, each package's line parsed at its first use."""
 
-    def __init__(self, lines: Mapping[str, str], refreshed: str = "") -> None:
+    def __init__(self, lines: Mapping[str, str], refreshed: str = "", newest: Mapping[str, str] | None = None) -> None:
         self._lines = lines
         self._packages: dict[str, dict[str, Release]] = {}
         self.refreshed = refreshed  # date of the newest release in it
+        self.newest = newest or {}  # package → its newest release, pre-releases aside
 
     @classmethod
     def from_text(cls, text: str) -> ReleaseIndex:
@@ -93,7 +94,8 @@ class ReleaseIndex:
         for line in rest.splitlines():
             name = line[len('{"name":"') : line.index('"', len('{"name":"'))]
             lines[name] = line
-        return cls(lines, str(json.loads(head).get("refreshed", "")))
+        about = json.loads(head)
+        return cls(lines, str(about.get("refreshed", "")), about.get("newest"))
 
     def __contains__(self, package: object) -> bool:
         return package in self._lines

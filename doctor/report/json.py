@@ -85,6 +85,7 @@ def document(report: Report) -> dict[str, Any]:
         "timing": dict(report.timing),
         **({"cases": [_case(item, report.facts) for item in report.cases]} if report.cases else {}),
         **({"known": [_finding(item, report) for item in report.known]} if report.known else {}),
+        **({"unrecorded": [item._asdict() for item in report.unrecorded]} if report.unrecorded else {}),
         **({"unconcerned": [_finding(item, report) for item in report.unconcerned]} if report.unconcerned else {}),
         **({"ignored": [_finding(item, report) for item in report.ignored]} if report.ignored else {}),
     }
@@ -122,7 +123,7 @@ def _head(report: Report) -> dict[str, Any]:
     return {
         "schema": report.schema,
         "tool": {"name": name, "version": version},
-        "rulebook": dict(report.rulebook),
+        "rulebook": {**report.rulebook, **({"records": report.records} if report.records else {})},
     }
 
 

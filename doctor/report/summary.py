@@ -75,11 +75,20 @@ def verdict(report: Report) -> tuple[str, str, str]:
     unknown = next((item for item in judged if not item.could_tell), None)
     if unknown is not None:
         return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
+    if report.unrecorded:
+        return "unclear", INCOMPLETE, f"no known problems, but {_unrecorded(report)}{runs}"
     if suppressed:
         return "ok", OK, f"no new findings ({_suppressed(report)})"
     if not any(key.startswith("workload.") for key in report.facts):
         return "ok", OK, "no known problems in this environment; no workload was given"
     return "ok", OK, f"no known problems{runs}"
+
+
+def _unrecorded(report: Report) -> str:
+    """Return which releases are newer than the records, in words."""
+    named = [f"{item.package} {item.version} is newer than the records ({item.newest}" for item in report.unrecorded]
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    return f"{named[0]} of {report.records}){more}"
 
 
 def _suppressed(report: Report) -> str:
@@ -125,6 +134,8 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
             WARN,
             next(item.summary for item in report.findings if item.severity == Severity.WARNING),
         )
+    if report.unrecorded:
+        return "unclear", INCOMPLETE, f"no known problems in {len(every)} cases, but {_unrecorded(report)}"
     if report.known or report.ignored:
         return "ok", OK, f"no new findings in {len(every)} cases ({_suppressed(report)})"
     return "ok", OK, f"no known problems in any of {len(every)} cases"
@@ -176,9 +187,10 @@ def machine_line(report: Report) -> str:
 
 
 def stack_line(report: Report) -> str:
-    """Return the versions that decide: Python, torch, attention libraries, cuDNN."""
+    """Return the versions that decide, Python, torch, attention libraries, cuDNN, and the date of the records."""
     found = [(name, _known(report.facts, key)) for key, name in _STACK]
-    return ", ".join(f"{name} {version}" for name, version in found if version)
+    versions = ", ".join(f"{name} {version}" for name, version in found if version)
+    return f"{versions} (records of {report.records})" if versions and report.records else versions
 
 
 def job_line(report: Report) -> str:

@@ -350,7 +350,7 @@ def _not_installed(rulebook: Rulebook, known: FactResolver) -> Finding | None:
             Evidence("workload.framework", library.name, "", called, True),
             Evidence(keys[0], ABSENT, "a release", known.look_up(keys[0]), True),
         ),
-        references=tuple(as_tuple(library.body.get("references")))[:1],
+        references=(),
         alternatives=(Remedy(require={library.distributions[0]: ">=0"}),),
     )
 

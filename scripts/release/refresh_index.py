@@ -258,7 +258,9 @@ def read_index(path: Path) -> dict[str, dict]:
 def write_index(path: Path, packages: dict[str, dict]) -> int:
     """Write atomically, the same bytes for the same content; the size in bytes."""
     dates = (body.get("d", "") for line in packages.values() for body in line["releases"].values())
-    lines = [{"format": 1, "refreshed": max(dates, default="")}, *(packages[name] for name in sorted(packages))]
+    newest = {name: found for name in sorted(packages) if (found := newest_release(packages[name]["releases"]))}
+    head = {"format": 1, "refreshed": max(dates, default=""), "newest": newest}
+    lines = [head, *(packages[name] for name in sorted(packages))]
     text = "".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in lines)
     packed = gzip.compress(text.encode(), 9, mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,6 +268,12 @@ def write_index(path: Path, packages: dict[str, dict]) -> int:
     temporary.write_bytes(packed)
     temporary.replace(path)
     return len(packed)
+
+
+def newest_release(releases: dict[str, dict]) -> str:
+    """Return the newest release that is no pre-release and was not withdrawn; empty where there is none."""
+    found = [Version(text) for text, body in releases.items() if not body.get("y")]
+    return str(max((version for version in found if not version.is_prerelease), default=""))
 
 
 def main() -> int:
