@@ -32,8 +32,10 @@ def packages_of_job(rulebook: Rulebook, facts: Facts) -> tuple[str, ...] | None:
     called = library.distributions[:1] if library is not None else ()
     if not STACK.difference(KERNELS).intersection(called):
         return None
-    trains = "transformers" in called and facts.value("workload.training") is not False
-    return (*called, *sorted(TRAINERS)) if trains else called
+    if "transformers" not in called or facts.value("workload.training") is False:
+        return called
+    trainer = rulebook.libraries.get(str(facts.value("workload.trainer")).partition(".")[0])
+    return (*called, *(trainer.distributions if trainer is not None else sorted(TRAINERS)))
 
 
 def coverage_of(report: DriftReport, request: Request, models: Sequence[Path]) -> DriftCoverage:

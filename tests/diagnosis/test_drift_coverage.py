@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from doctor.cli.main import run
+from doctor.diagnosis.api_coverage import packages_of_job
 from doctor.drift.pipeline import Analysis
+from doctor.drift.stack import TRAINERS
+from doctor.sources.snapshot import parse_facts
 from tests.diagnosis.test_api_drift import CALLEE, CALLER, install
+from tests.helpers.rulebook import builtin_rulebook
 
 FLASH = {"flash_attn/__init__.py": "", "flash_attn/flash_attn_interface.py": CALLEE}
 
@@ -152,3 +156,13 @@ def test_errors_that_no_change_clears_are_reported(tmp_path, capsys, cache_of_it
         install(root, name, version, {f"{name}/__init__.py": ""})
     assert run(["check", "--no-run", "--no-drift", "--site-packages", str(root)]) == 1
     assert "vLLM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [("axolotl", {"axolotl"}), ("llamafactory.v1", {"llamafactory", "llmtuner"}), (None, set(TRAINERS))],
+)
+def test_the_trainer_of_the_job_is_the_only_one_that_it_uses(trainer, expected):
+    workload = {"framework": "transformers", "training": True, **({"trainer": trainer} if trainer else {})}
+    facts = parse_facts(json.dumps({"facts": {"torch.version": "2.8.0"}, "workload": workload}), "x")
+    assert set(packages_of_job(builtin_rulebook(), facts) or ()) == {"transformers", *expected}
