@@ -18,17 +18,17 @@ from doctor.diagnosis.examine import examine
 from doctor.diagnosis.pipeline import diagnose as of_request
 from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
 from doctor.diagnosis.request import Request
-from doctor.facts.vocabulary import parse
+from doctor.facts.workload import workload_facts
 from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults, split_names
-from doctor.sources.workload.files import workload_facts
+from doctor.sources.workload.files import stated_settings
 from doctor.sources.workload.huggingface import model_facts, read_model_config
 from doctor.sources.workload.recipes import read_job
 
 from .errors import DoctorError
-from .model import Fact, Facts, Report
+from .model import Facts, Report
 
 __all__ = ["diagnose", "diagnose_ranks", "render"]
 
@@ -220,7 +220,7 @@ def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Fact
         path = isinstance(workload, (str, os.PathLike))
         more = read_job(Path(workload)) if path else workload_facts(_mapping(workload, "workload"))
         given = given.with_(*more.values())
-    return given.with_(*(Fact(key, parse(key, value), "stated by the program") for key, value in settings.items()))
+    return given.with_(*stated_settings(settings, "stated by the program").values())
 
 
 def _mapping(source: Source, what: str) -> Mapping[str, Any]:

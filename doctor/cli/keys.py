@@ -9,7 +9,7 @@ import typer
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, Term, nearest
-from doctor.sources.workload.files import ALIASES
+from doctor.facts.workload import ALIASES
 
 from .options import Output
 from .output import write

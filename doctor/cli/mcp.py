@@ -149,7 +149,7 @@ def _settings(given: Any) -> list[tuple[str, str]]:
     for key, value in given.items():
         if not _SETTING.fullmatch(str(key)):
             raise ToolError("a key of `settings` is not a fact key")
-        text = json.dumps(value) if isinstance(value, (list, bool)) else str(value)
+        text = json.dumps(value) if value is None or isinstance(value, (list, bool)) else str(value)
         found.append((str(key), _text("settings", text)))
     return found
 

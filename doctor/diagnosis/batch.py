@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.long_form import read_fact
 from doctor.facts.sglang_options import read_options
-from doctor.facts.vocabulary import parse, term
-from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
+from doctor.facts.workload import workload_facts
+from doctor.model import Facts, Prediction, Reason
 from doctor.packages.gpus import with_capability
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
+
+SOURCE = "the batch"
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -40,11 +42,10 @@ def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
 
 def read_case(case: Mapping[str, Any]) -> Facts:
     """Return facts, machine and workload of one line as facts; other sections belong to the caller."""
-    facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
-    facts += [_fact(f"machine.{key}", value) for key, value in _section(case, "machine").items()]
+    facts = [read_fact(key, value, SOURCE) for key, value in _section(case, "facts").items()]
+    facts += [read_fact(f"machine.{key}", value, SOURCE) for key, value in _section(case, "machine").items()]
     words = {**_section(case, "workload"), **_options(case)}
-    facts += [_fact(f"workload.{key}", value) for key, value in words.items()]
-    return Facts(facts)
+    return Facts(facts).with_(*workload_facts(words, lambda key: SOURCE, recorded=True).values())
 
 
 def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
@@ -117,30 +118,3 @@ def _options(case: Mapping[str, Any]) -> Mapping[str, Any]:
     if not arguments:
         return {}
     return read_options(arguments)
-
-
-def _fact(key: str, value: Any) -> Fact:
-    source = "the batch"
-    if isinstance(value, dict):
-        problem = value.get("problem")
-        value, source = value.get("value"), str(value.get("source", source))
-        if value is None:
-            return Fact(key, None, source, None, str(problem or "not known"))
-    if value is None:  # of a word whose default is absent, a null says that none is given
-        none_given = key.startswith("workload.") and term(key).default == ABSENT
-        return Fact(key, ABSENT, source) if none_given else Fact(key, None, source, None, "not known")
-    return _parsed(key, value, source) if _hashable(value) else Fact(key, parse(key, value), source)
-
-
-def _hashable(value: Any) -> bool:
-    return isinstance(value, (str, int, float))
-
-
-@lru_cache(maxsize=16384)
-def _cached(key: str, value: Any, kind: str, source: str) -> Fact:
-    return Fact(key, parse(key, value), source)
-
-
-def _parsed(key: str, value: Any, source: str) -> Fact:
-    """The fact, parsed once per value: cases repeat each other. The type counts: True is no 1."""
-    return _cached(key, value, type(value).__name__, source)

@@ -7,6 +7,7 @@ from typing import Any
 
 from doctor.facts.kinds import FactKind
 from doctor.facts.vocabulary import SPELLINGS, TERMS, Term
+from doctor.facts.workload import ALIASES
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
 from doctor.rulebook.other_messages import other_messages
 from doctor.rulebook.schema import (
@@ -18,7 +19,6 @@ from doctor.rulebook.schema import (
     REMEDIES,
     RULE_NEEDED,
 )
-from doctor.sources.workload.files import ALIASES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -122,7 +122,7 @@ def _workload_keys(prefix: str = "") -> dict[str, Schema]:
 
 def _workload_section() -> Schema:
     """Return the schema of a workload: the keys, and the names of them that people type."""
-    aliases: dict[str, Schema] = {name: {"type": ["string", "number", "boolean", "null"]} for name in ALIASES}
+    aliases = {name: _fact(TERMS[f"workload.{meant[0]}"]) for name, meant in ALIASES.items()}
     both = {**aliases, **_workload_keys(), **_workload_keys("workload.")}
     return {"type": "object", "properties": both, "additionalProperties": False}
 

@@ -201,6 +201,14 @@ SPELLINGS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
+#: What a plain null in a workload means, where the key has a value for "none"; any other key is then not given.
+NONE_VALUES: dict[str, Any] = {
+    "workload.window": ABSENT, "workload.sliding_window": ABSENT, "workload.dropout": 0.0, "workload.softcap": 0.0,
+    "workload.bias": "no_bias", "workload.alibi_slopes": ABSENT, "workload.fp8_recipe": ABSENT,
+    "workload.quantization": ABSENT, "workload.speculative_algorithm": ABSENT, "workload.sharding": ABSENT,
+    "workload.sequence_parallel": ABSENT,
+}  # fmt: skip
+
 #: Key with few values -> the key that another library's word belongs to.
 _OTHER_KEY = {
     "workload.attention_backend": "it is Megatron's option; vLLM and SGLang: `workload.attention_backend_option`",

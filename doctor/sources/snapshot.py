@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from doctor._version import __version__
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import nearest, parse, term
+from doctor.facts.long_form import read_fact
+from doctor.facts.vocabulary import nearest, term
+from doctor.facts.workload import workload_facts
 from doctor.model import Fact, Facts
 from doctor.util.credentials import without_credentials
 from doctor.util.reading import read_text
@@ -20,7 +21,6 @@ from .printed import is_printed, printed_facts
 
 SCHEMA = 1  # of the file
 
-_LONG = ("value", "source", "raw", "problem", "assumed", "via")
 _TOP = ("schema", "tool", "facts", "workload")
 _PREFIX = "workload."
 
@@ -40,7 +40,12 @@ def parse_facts(text: str, origin: str) -> Facts:
     if not isinstance(content, dict):
         raise DoctorError(f"facts file `{origin}` needs a mapping, found {_kind(content)}")
     _check_schema(content.get("schema"), origin)
-    return Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
+    pairs = _pairs(content, origin)
+    words = {key: pairs.pop(key) for key in list(pairs) if key.startswith(_PREFIX)}
+    facts = Facts(_fact(key, value, origin) for key, value in pairs.items())
+    source = f"facts file {tilde(origin)}"
+    workload = workload_facts(words, lambda key: source, lambda key: f"facts file `{origin}`: ", recorded=True)
+    return facts.with_(*workload.values())
 
 
 def _pairs(content: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -77,32 +82,14 @@ def _workload(section: Any, origin: str) -> dict[str, Any]:
 
 
 def _fact(key: str, given: Any, origin: str) -> Fact:
-    value, source, raw, problem = given, f"facts file {tilde(origin)}", None, None
-    assumed, via = False, None
+    value = given.get("value") if isinstance(given, dict) else given
     try:
-        term(key)
-        if isinstance(given, dict):
-            for name in given:
-                if name not in _LONG:
-                    raise DoctorError(f"`{key}`: unknown key `{name}`", nearest(name, _LONG))
-            value, raw, problem = given.get("value"), _text(given, "raw"), _text(given, "problem")
-            via = _text(given, "via")
-            assumed = str(given.get("assumed", "")).lower() == "true"
-            source = _text(given, "source") or source
-        if key.startswith("env.") and isinstance(value, str) and is_secret(key[4:], value):
-            return Fact(key, None, source, problem=NOT_READ)
-        if value is None:
-            return Fact(key, None, source, raw, problem or "unknown when the file was written")
-        return Fact(key, parse(key, value), source, raw, problem, assumed, via)
+        found = read_fact(key, given, f"facts file {tilde(origin)}")
     except DoctorError as error:
         raise DoctorError(f"facts file `{origin}`: {error.message}", error.hint) from None
-
-
-def _text(given: Mapping[str, Any], name: str) -> str | None:
-    value = given.get(name)
-    if isinstance(value, (dict, list)):
-        raise DoctorError(f"`{name}` needs a text, found {_kind(value)}")
-    return None if value is None else str(value)
+    if key.startswith("env.") and isinstance(value, str) and is_secret(key[4:], value):
+        return Fact(key, None, found.source, problem=NOT_READ)
+    return found
 
 
 def _check_schema(given: Any, origin: str) -> None:

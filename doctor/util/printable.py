@@ -25,6 +25,11 @@ def one_printable_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+def one_line(text: str) -> str:
+    """Return the text without line breaks and lone surrogates, which user input may contain."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+
+
 def printable_path(path: object) -> str:
     """Return the name of a file as it is, with line breaks and control characters spelled out."""
     return printable(str(path)).replace("\n", "\\n").replace("\t", "\\t")

@@ -199,7 +199,7 @@ def test_any_shape_is_read_or_refused(content: dict[str, Any]) -> None:
         ("gpu.smm: 9.0", "unknown fact key `gpu.smm`", "did you mean `gpu.sm`?"),
         ("facts: {}\nworklaod: {}", "unknown key `worklaod`", "did you mean `workload`?"),
         ("facts: [1]", "`facts` needs a mapping", None),
-        ("workload: {head_dim: 3}", "unknown fact key `workload.head_dim`", "did you mean"),
+        ("workload: {head_dmi: 3}", "unknown workload key `workload.head_dmi`", "did you mean `head_dim`?"),
         ("workload: 7", "`workload` needs a mapping", None),
         ("torch.version: {valeu: 2.6.0}", "unknown key `valeu`", "did you mean `value`?"),
         ("torch.version: two", "needs a version such as 2.6.0, found `two`", None),

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
+from doctor.facts.workload import workload_facts
 from doctor.model import ABSENT, Fact, Facts
-from doctor.sources.workload.files import workload_facts
 
 from .scan import Match
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
+from doctor.facts.workload import workload_facts
 from doctor.model import SEVERITIES, Facts
-from doctor.sources.workload.files import workload_facts
 from doctor.util.reading import MAX_BYTES, TRUST_HINT, contained, is_trusted, project_top, regular_bytes
 from doctor.util.redact import shortened
 from doctor.util.toml_text import parse_toml

@@ -6,11 +6,11 @@ from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.facts.derived.shapes import framework_of
-from doctor.facts.vocabulary import parse_version, term
+from doctor.facts.vocabulary import parse_version
+from doctor.facts.workload import check_value
 from doctor.model import ABSENT, Fact, Facts
 from doctor.sources.workload.assumed import assumed_fact
-
-from .files import NULL, check_value, one_line
+from doctor.util.printable import one_line
 
 _SEQUENCE_FIRST = ("transformer_engine", "megatron")
 _NOT_CAUSAL = ("bert", "t5", "vit", "clip", "siglip", "dinov2", "flux", "wan", "dit")  # models of Megatron, by type
@@ -24,7 +24,6 @@ _BACKENDS_OF_DIFFUSERS = {  # name in set_attention_backend → who computes att
     "_sage_qk_int8_pv_fp8_cuda_sm90": "sageattention", "_sage_qk_int8_pv_fp16_cuda": "sageattention",
     "_sage_qk_int8_pv_fp16_triton": "sageattention", "xformers": "xformers", "flex": "flex_attention",
 }  # fmt: skip
-_NULLS = ("not known", NULL)  # problems of a plain null; any other problem is a failed reading
 
 
 def lay_over(facts: Facts, more: Facts) -> Facts:
@@ -41,11 +40,7 @@ def complete_workload(facts: Facts) -> Facts:
         return facts
     changed = facts
     for key, fact in facts.items():
-        if not key.startswith("workload."):
-            continue
-        if fact.value is None:
-            if term(key).default == ABSENT and (fact.problem or _NULLS[0]).startswith(_NULLS):
-                changed = changed.with_(Fact(key, ABSENT, fact.source))  # a null window means none
+        if not key.startswith("workload.") or fact.value is None:
             continue
         try:
             check_value(key, fact.value)

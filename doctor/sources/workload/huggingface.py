@@ -10,9 +10,9 @@ from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
+from doctor.util.printable import one_line
 
 from .assumed import assumed_fact
-from .files import one_line
 from .model_config import DTYPE_KEYS, HEADS, Config, Setting, load_config
 from .serving import serving_facts
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from doctor.errors import DoctorError
+from doctor.facts.workload import LARGEST
+from doctor.util.printable import one_line
 from doctor.util.reading import read_text
 from doctor.util.redact import shortened
 
-from .files import LARGEST, one_line, split_part
+from .files import split_part
 
 #: Keys below which a multimodal config has its language model.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS
+from doctor.facts.workload import ALIASES, SYNONYMS, workload_facts
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.defaults import complete_workload, lay_over
-from doctor.sources.workload.files import ALIASES, SYNONYMS, parse_settings, workload_facts
+from doctor.sources.workload.files import parse_settings
 from doctor.sources.workload.huggingface import read_model_config, workloads_of
 from doctor.sources.workload.recipes import read_job
 
@@ -260,10 +261,9 @@ def test_workload_facts_name_file_and_key(tmp_path: Path) -> None:
     assert read_job(file(tmp_path, "dtype: float16\n"))["workload.dtype"].source == "workload.yaml: dtype"
 
 
-def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None:
-    facts = read_job(file(tmp_path, "window: null\nhead_dim_qk: null\ncp_comm_type:\n"))
-    assert facts.value("workload.window") == facts.value("workload.cp_comm_type") == ABSENT
-    assert facts["workload.head_dim_qk"].problem == "given as null"
+def test_null_means_none_given(tmp_path: Path) -> None:
+    facts = read_job(file(tmp_path, "window: null\ndropout: ~\nhead_dim_qk: null\ncp_comm_type:\n"))
+    assert {key: fact.value for key, fact in facts.items()} == {"workload.window": ABSENT, "workload.dropout": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -540,12 +540,6 @@ def test_settings_of_fp8_attention_imply_fp8(setting: str, fp8: bool | None) -> 
     assert complete_workload(stated).value("workload.fp8") is fp8
     off = stated.with_(*parse_settings(["workload.fp8=false"]).values())
     assert complete_workload(off).value("workload.fp8") is False  # as said, not assumed
-
-
-def test_a_bare_null_is_none_who_read_it() -> None:
-    for problem in (None, "not known", "not known when the file was written"):
-        null = Facts([Fact("workload.window", None, "facts file", None, problem)])
-        assert complete_workload(null).value("workload.window") == ABSENT
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_heads", 0), ("head_dim_qk", ABSENT), ("dropout", -0.1)])
