@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Annotated, Any
 
 import typer
 
 from doctor.errors import DoctorError
+from doctor.facts.examples import example_of
 from doctor.facts.vocabulary import TERMS, Term, nearest
 from doctor.facts.workload import ALIASES
 
@@ -21,11 +23,6 @@ _OPEN = (
     ("<distribution>.version", "version", "any installed package, by its normalized name", "torch.version=2.6.0"),
     ("env.<NAME>", "text", "an environment variable of the job", "env.NVTE_FLASH_ATTN=0"),
 )
-_EXAMPLES = {
-    "version": "12.4", "sm": "9.0", "integer": "128", "number": "0.1", "boolean": "true", "window": "[1024, 0]",
-    "list": "8.0 9.0", "text": "TEXT",
-}  # fmt: skip
-_EXAMPLE_OF_KEY = {"python.version": "3.11.7"}
 
 
 @app.command("keys")
@@ -52,14 +49,13 @@ def keys(
 
 
 def _row(term: Term) -> dict[str, Any]:
-    example = term.values[0] if term.values else _EXAMPLE_OF_KEY.get(term.key, _EXAMPLES[term.kind])
     also = [alias for alias, keys in ALIASES.items() if term.key.removeprefix("workload.") in keys]
     row: dict[str, Any] = {"key": term.key, "kind": term.kind, "meaning": term.meaning}
     if term.values:
         row["values"] = list(term.values)
     if also:
         row["also"] = also
-    return {**row, "example": f"--set '{term.key}={example}'" if " " in example else f"--set {term.key}={example}"}
+    return {**row, "example": f"--set {shlex.quote(f'{term.key}={example_of(term)}')}"}
 
 
 def _matches(row: dict[str, Any], wanted: str) -> bool:

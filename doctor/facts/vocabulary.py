@@ -334,8 +334,10 @@ def _window(value: Any) -> tuple[int, int]:
 
 
 def _list(value: Any) -> tuple[str, ...]:
+    """Return the items of a list, or of a text: between semicolons if there is one, else single words."""
     if isinstance(value, str):
-        value = [part for part in re.split(r"[\s,;\[\]]+", value) if part]
+        parts = value.split(";") if ";" in value else re.split(r"[\s,\[\]]+", value)
+        value = [part.strip() for part in parts if part.strip()]
     if not isinstance(value, (list, tuple)):
         raise ValueError("needs a list")
     return tuple(str(item) for item in value)
@@ -351,7 +353,7 @@ def _text(value: Any) -> str:
 
 def _architectures(value: Any) -> tuple[str, ...]:
     """Return SM architectures as `9.0`, `9.0a`, `9.0+PTX`, however torch, CMake or nvcc write them."""
-    return tuple(_architecture(item) for item in _list(value))
+    return tuple(_architecture(word) for item in _list(value) for word in re.split(r"[\s,\[\]]+", item) if word)
 
 
 def _architecture(text: str) -> str:

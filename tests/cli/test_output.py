@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from doctor.cli import main as cli
 from doctor.cli import output
+from doctor.facts.examples import EXAMPLES
 from doctor.facts.vocabulary import TERMS
 
 ROOT = Path(__file__).parents[2]
@@ -155,12 +157,41 @@ class TestKeys:
         assert (code, out) == (2, "")
         assert "no key contains `maskk`" in err and "did you mean `mask`?" in err
 
-    def test_examples_are_accepted(self, run):
-        rows = [row for row in json.loads(run("keys", "--format", "json")[1]) if "<" not in row["key"]]
-        settings = [row["example"].removeprefix("--set ").strip("'") for row in rows]
+    def test_every_printed_example_is_accepted_by_option_facts_file_and_workload_file(self, run, tmp_path):
+        rows = json.loads(run("keys", "--format", "json")[1])
+        settings = [shlex.split(row["example"])[1] for row in rows]
+        assert len(settings) > 150
         options = [option for setting in settings for option in ("--set", setting)]
-        code, out, err = run("snapshot", "--facts", B / "facts.yaml", *options)
-        assert (code, err) == (0, "") and out
+        stated = snapshot(run, "--facts", B / "facts.yaml", *options)
+        pairs = dict(setting.split("=", 1) for setting in settings)
+        words = {key.removeprefix("workload."): text for key, text in pairs.items() if key.startswith("workload.")}
+        facts = {key: text for key, text in pairs.items() if not key.startswith("workload.")}
+        one, job = tmp_path / "facts.yaml", tmp_path / "job.yaml"
+        one.write_text(json.dumps({"facts": facts, "workload": words}))
+        job.write_text(json.dumps(words))
+        (tmp_path / "machine.yaml").write_text(json.dumps({"facts": facts}))
+        for form in (("--facts", one), ("--facts", tmp_path / "machine.yaml", "--workload", job)):
+            found = snapshot(run, *form)
+            assert {key: found.get(key) for key in pairs} == {key: stated[key] for key in pairs}
+
+    def test_examples_fit_together_as_one_plausible_job(self):
+        examples = {key: int(text) for key, text in EXAMPLES.items() if TERMS[key].kind == "integer"}
+        sizes = {key: number for key, number in examples.items() if key.endswith("_size") or key.endswith("_ranks")}
+        assert [key for key, number in sizes.items() if key != "workload.page_size" and number > 16] == []
+        assert examples["workload.num_heads"] % examples["workload.num_kv_heads"] == 0
+
+    def test_every_key_has_an_example_of_its_own(self):
+        needed = {term.key for term in TERMS.values() if not (term.derived or term.values or term.kind == "boolean")}
+        assert set(EXAMPLES) == needed
+
+
+def snapshot(run, *options):
+    """Return the values of the facts that options and files state."""
+    code, out, err = run("snapshot", *options)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    words = {f"workload.{key}": fact for key, fact in found["workload"].items()}
+    return {key: fact["value"] for key, fact in {**found["facts"], **words}.items()}
 
 
 @pytest.mark.parametrize(
