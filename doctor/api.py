@@ -17,7 +17,7 @@ from typing import Any
 from doctor.diagnosis.examine import examine
 from doctor.diagnosis.pipeline import diagnose as of_request
 from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
-from doctor.diagnosis.request import Request
+from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
 from doctor.facts.workload import workload_facts
 from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
@@ -159,9 +159,7 @@ def _request(
     if not timeout > 0:
         raise DoctorError(f"`timeout` needs a positive number of seconds, found `{timeout}`")
     declared = tuple(os.fspath(name) for name in files)
-    named = [word for word, given in (("python", python), ("facts", facts), ("requirements", declared)) if given]
-    if len(named) > 1:
-        raise DoctorError(f"`{named[0]}` and `{named[1]}` exclude each other")
+    require_one_target({"python": python, "facts": facts, "requirements": declared})
     gpus = split_names((gpu,) if isinstance(gpu, str) else gpu or ())
     if isinstance(gpu, str) and not gpus:
         raise DoctorError("`gpu` names no GPU", 'for example `gpu="h100"`')
@@ -172,25 +170,20 @@ def _request(
         python=python or (None if facts or declared else sys.executable),
         facts=() if facts is None else (os.fspath(facts),),
         declared=declared,
-        gpu=gpus[0] if len(gpus) == 1 else None,
         given=_given(job[0], job[1], settings or {}),
         rules=tuple(os.fspath(folder) for folder in rules),
         defaults=project_defaults(),
         fixes=fixes,
         run=run,
         timeout=timeout,
+        thorough=not several,  # as `check` does with several cases
     )
-    if not several:
-        return request
     held: dict[tuple[str, str], Facts] = {}
-    return replace(
-        request,
-        gpus=gpus if len(gpus) > 1 else (),
-        models=tuple(_name("model", number, source, held) for number, source in enumerate(models, 1)),
-        workloads=tuple(_name("workload", number, source, held) for number, source in enumerate(workloads, 1)),
-        held=held,
-        thorough=False,  # as `check` does with several cases
-    )
+    named = [
+        [_name(kind, number, source, held) for number, source in enumerate(axis, 1)] if several else []
+        for kind, axis in (("model", models), ("workload", workloads))
+    ]
+    return in_project(replace(with_axes(request, gpus, *named), held=held), whole=False)
 
 
 def _each(source: Source) -> tuple[Source, ...]:

@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from doctor.diagnosis.batch import answer
+from doctor.diagnosis.batch import answer as answer_line
 from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, reason_of
 from doctor.report.formats import renderer
@@ -22,50 +22,49 @@ from doctor.util.outgoing import outgoing
 from doctor.util.printable import without_commands
 from doctor.util.reading import MAX_LINE, bounded_lines, open_stream
 
-from .options import (
-    Color,
-    Formats,
-    Output,
-    Quiet,
-    Verbose,
-)
-from .output import Screen, deliver, destinations, require_all_read
-from .request import TargetOptions, examines, request_of
+from .answer import Answer, reports
+from .output import deliver, require_all_read
+from .request import TargetOptions, examines, project_request_of
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("backends")
 @examines()
+@reports()
 def backends(
     target: TargetOptions,
+    answer: Answer,
     batch: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Many cases as JSON Lines, `-` for stdin; answers in the same order."),
     ] = None,
-    formats: Formats = None,
-    output: Output = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Show which attention backend will be selected for this workload, and why not the others."""
-    screen = Screen(verbose, quiet, color)
+    screen = answer.screen
     if batch is not None:
         given = target.given()
         if given:
             raise DoctorError(
                 f"`{given[0]}` does not go with `--batch`", "every line brings its own facts and workload"
             )
-        return _answer_lines(batch, output, target.rules)
-    outputs = [(renderer(item.format, "backends"), item) for item in destinations(formats, output)]
+        return _answer_lines(batch, _file_of_lines(answer), target.rules)
+    outputs = [(renderer(item.format, "backends"), item) for item in answer.outputs]
     with screen.working("predicting backends") as progress:
-        report = diagnose(request_of(target), progress.step)
+        report = diagnose(project_request_of(target), progress.step)
     for render, item in outputs:
         deliver(render, report, item.file, screen)
     require_all_read(report.unread)
     failing = (item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions)
     return int(any(failing))
+
+
+def _file_of_lines(answer: Answer) -> str | None:
+    """Return the file of the answers, which are JSON Lines; DoctorError where another format is requested."""
+    first, *more = answer.outputs
+    if more or first.format not in ("text", "json"):
+        raise DoctorError("`--batch` writes JSON Lines only", "`--output FILE` names their file")
+    return first.file
 
 
 def _answer_lines(batch: str, output: str | None, rules: tuple[str, ...]) -> int:
@@ -76,7 +75,7 @@ def _answer_lines(batch: str, output: str | None, rules: tuple[str, ...]) -> int
         for line in _bounded(lines):
             if line is not None and not line.strip():
                 continue
-            result, good = ({"id": None, "error": _TOO_LONG}, False) if line is None else answer(rulebook, line)
+            result, good = ({"id": None, "error": _TOO_LONG}, False) if line is None else answer_line(rulebook, line)
             bad = bad or not good
             sink.write(without_commands(outgoing(json.dumps(result))) + "\n")
             sink.flush()  # the other side may wait for this line before it sends the next

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import typer
 
@@ -17,49 +16,42 @@ from doctor.report.formats import Renderer, renderer
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.printable import printable
 
-from .options import (
-    KERNEL_TIMEOUT,
-    Baseline,
-    Code,
-    Color,
-    Drift,
-    DriftLimit,
-    FailOn,
-    Formats,
-    Output,
-    Quiet,
-    RunKernels,
-    Timeout,
-    Verbose,
-)
-from .output import Destination, Screen, deliver, destinations, exit_code, write
-from .request import TargetOptions, examines, matrix_request_of
+from .answer import Answer, reports
+from .options import KERNEL_TIMEOUT, Baseline, Code, Drift, DriftLimit, FailOn, RunKernels, Timeout
+from .output import Destination, deliver, exit_code, write
+from .request import TargetOptions, examines, project_request_of
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("check")
 @examines()
+@reports()
 def check(
     target: TargetOptions,
+    answer: Answer,
     code: Code = None,
     drift: Drift = True,
     drift_limit: DriftLimit = DRIFT_LIMIT,
     run: RunKernels = True,
     timeout: Timeout = KERNEL_TIMEOUT,
-    formats: Formats = None,
-    output: Output = None,
     fail_on: FailOn = None,
     baseline: Baseline = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Check whether the attention of this job works here; explain what does not, and how to fix it."""
-    screen = Screen(verbose, quiet, color)
-    outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
-    request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
-    request = replace(request, drift=drift, drift_limit=drift_limit, code=tuple(code or ()))
+    outputs, screen = [(renderer(item.format, "diagnosis"), item) for item in answer.outputs], answer.screen
+    request = project_request_of(
+        target,
+        whole=True,
+        fixes=True,
+        thorough=False,
+        run=run,
+        timeout=timeout,
+        baseline=baseline,
+        drift=drift,
+        drift_limit=drift_limit,
+        code=tuple(code or ()),
+    )
     text = next((item for item in outputs if item[1] == Destination("text", None)), None)
     before: list[Report] = []
     try:

@@ -11,8 +11,9 @@ from doctor.model import SEVERITIES
 from doctor.report.comparison_model import Comparison, DiffSide
 from doctor.report.formats import renderer
 
-from .options import Color, FailOn, Formats, Gpu, Model, Output, Quiet, Rules, Settings, Verbose, WorkloadFile
-from .output import Screen, deliver, destinations, require_all_read
+from .answer import Answer, reports
+from .options import FailOn, Gpu, Model, Rules, Settings, WorkloadFile
+from .output import deliver, require_all_read
 from .request import TargetOptions, request_of
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -24,28 +25,24 @@ _SIDE = (
 
 
 @app.command("diff")
+@reports()
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    answer: Answer,
     gpu: Gpu = None,
     settings: Settings = None,
     rules: Rules = None,
     model: Model = None,
     workload: WorkloadFile = None,
-    formats: Formats = None,
-    output: Output = None,
     fail_on: FailOn = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Compare two environments: what differs, which findings and backends change, and what causes it.
 
     Formats: text, json, markdown, html. Exit code 1 if B has a finding at or above --fail-on
     that A does not have.
     """
-    screen = Screen(verbose, quiet, color)
-    outputs = [(renderer(item.format, "comparison"), item) for item in destinations(formats, output)]
+    outputs, screen = [(renderer(item.format, "comparison"), item) for item in answer.outputs], answer.screen
     request = request_of(TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload))
     with screen.working("comparing") as progress:
         comparison = compare_environments(request, (a, b), progress.step)

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from doctor.diagnosis.api_drift import context_parallel_in
 from doctor.drift.download import fetch_all, parse_pin
-from doctor.drift.findings import DriftReport
+from doctor.drift.findings import DriftReport, Notice
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.report.drift import as_json, as_text
 from doctor.sources.probes.locate import find_target
+from doctor.sources.project.config import Defaults
+from doctor.sources.workload.files import split_part
+from doctor.sources.workload.recipes import read_job
 from doctor.util.cache_file import cache_folder
 
-from .options import FailOn, Output, Quiet
-from .output import Screen, write
+from .answer import Answer, reports
+from .options import TARGET, Code, FailOn, Python, SitePackages
+from .request import TargetOptions, project_request_of
 
 JOBS, MOST_JOBS = 2, 16
-TARGET = "Target"
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("drift")
+@reports("drift", "text", "json")
 def drift(
-    python: Annotated[
-        str | None, typer.Option(metavar="PATH", rich_help_panel=TARGET, help="Interpreter of another environment.")
-    ] = None,
-    site_packages: Annotated[
-        str | None, typer.Option(metavar="DIR", rich_help_panel=TARGET, help="An unpacked tree of packages.")
-    ] = None,
-    code: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DIR", rich_help_panel=TARGET, help="A folder of your own code. Repeatable."),
-    ] = None,
+    answer: Answer,
+    python: Python = None,
+    site_packages: SitePackages = None,
+    code: Code = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,40 +69,63 @@ def drift(
     ] = None,
     jobs: Annotated[int, typer.Option(metavar="N", help="Processes; each needs up to 600 MB.")] = JOBS,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Read all sources again.")] = False,
-    formats: Annotated[
-        Literal["text", "json"], typer.Option("--format", metavar="FORMAT", help="text or json.")
-    ] = "text",
     every: Annotated[bool, typer.Option("--all", help="Also list notes: missing models, uncertain uses.")] = False,
-    output: Output = None,
     fail_on: FailOn = None,
-    quiet: Quiet = False,
 ) -> int:
     """Find calls between installed packages that the installed callee does not answer, from the sources alone."""
     if not 1 <= jobs <= MOST_JOBS:
         raise DoctorError(f"`--jobs {jobs}` is out of range", f"1 to {MOST_JOBS}")
+    request = project_request_of(TargetOptions(python=python, site_packages=site_packages))
+    defaults = request.defaults
+    if request.declared and not against:
+        raise NoDiagnosis(
+            f"the project is declared in {', '.join(request.declared)}, and no sources are installed there",
+            "name the installed environment: `attn-doctor drift --python PATH`",
+        )
     target = find_target(python, site_packages)
     if not target.site_dirs and not against:
         raise NoDiagnosis("the target has no folder of installed packages", "name one with `--site-packages DIR`")
-    configs = tuple(map(Path, model or ()))
+    named = model or defaults.models
+    configs = tuple(Path(split_part(name)[0]) for name in named)
     for config in configs:
         if not config.exists():
             raise DoctorError(f"`{config}` does not exist")
     pins = [parse_pin(item) for item in against or ()]
-    with Screen(quiet=quiet).working("reading packages") as progress:
-        request = DriftRequest(
+    with answer.screen.working("reading packages") as progress:
+        work = DriftRequest(
             tuple(Path(item) for item in target.site_dirs),
             tuple(Path(item) for item in code or ()),
             configs,
             fetch_all(pins, progress.step),
-            None if context_parallel is None else context_parallel == "yes",
+            _context_parallel(defaults) if context_parallel is None else context_parallel == "yes",
             tuple(caller or ()),
             tuple(callee or ()),
             None if no_cache else cache_folder("drift"),
             jobs,
         )
-        report = analyze(request, progress.step)
-    write(json.dumps(as_json(report), indent=2) + "\n" if formats == "json" else as_text(report, every), output)
-    return _exit_code(report, fail_on or "error")
+        report = analyze(work, progress.step)
+    report = _without_ignored(report, defaults.ignored)
+    answer.give(
+        {
+            "text": lambda style: as_text(report, every),
+            "json": lambda style: json.dumps(as_json(report), indent=2) + "\n",
+        }
+    )
+    return _exit_code(report, fail_on or defaults.fail_on or "error")
+
+
+def _without_ignored(report: DriftReport, ignored: Mapping[str, str]) -> DriftReport:
+    """Return the report without the codes that the project ignores, and a notice for each that was found."""
+    silent = sorted({item.code for item in report.findings if item.code in ignored})
+    notices = [Notice(code, f"is ignored by this project: {ignored[code]}") for code in silent]
+    findings = tuple(item for item in report.findings if item.code not in silent)
+    return report._replace(findings=findings, notices=(*notices, *report.notices))
+
+
+def _context_parallel(defaults: Defaults) -> bool | None:
+    """Return whether the project's job uses context parallelism, None where it has none."""
+    job = read_job(Path(defaults.workload)) if defaults.workload else defaults.workload_facts
+    return context_parallel_in(job)
 
 
 def _exit_code(report: DriftReport, fail_on: str) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import typer
 
@@ -19,74 +19,33 @@ from doctor.report.log_model import LogReport
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.rulebook.signatures import load_log_rules
 
-from .options import (
-    OUTPUT,
-    Color,
-    FactFiles,
-    Gpu,
-    Model,
-    Output,
-    Python,
-    Quiet,
-    Requirements,
-    Rules,
-    Settings,
-    SitePackages,
-    Verbose,
-    WorkloadFile,
-)
-from .output import Screen, write
-from .request import TargetOptions, request_of
+from .answer import Answer, Forms, reports
+from .request import TargetOptions, examines, request_of
 
 app = typer.Typer(rich_markup_mode="rich")
 
-LogFormat = Annotated[
-    Literal["text", "json"],
-    typer.Option(
-        "--format", rich_help_panel=OUTPUT, metavar="FORMAT", show_default="text",
-        help="text, or json: one line for each log.",
-    ),
-]  # fmt: skip
-
 
 @app.command("explain")
+@examines()
+@reports("logs", "text", "json")
 def explain(
     logs: Annotated[list[str], typer.Argument(metavar="FILE", help="Logs, also .gz .zst .xz; `-` reads stdin.")],
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
-    model: Model = None,
-    workload: WorkloadFile = None,
-    formats: LogFormat = "text",
-    output: Output = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
+    target: TargetOptions,
+    answer: Answer,
 ) -> int:
     """Name the known cause behind the error in a log, and its fix; exit with 1 if one was found."""
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
-    screen = Screen(verbose, quiet, color)
     explainer = explainer_of(target)
-    style = screen.style(to_file=output not in (None, "-"))
-    answers: list[str] = []
-    found = False
+    found: list[LogReport] = []
     unread: list[DoctorError] = []
     for name in logs:
         try:
-            report = explain_one(explainer, name)
+            found.append(explain_one(explainer, name))
         except DoctorError as problem:
             unread.append(problem)
-            continue
-        found = found or bool(report.diagnosis)
-        answers.append(as_json(report) if formats == "json" else as_text(report, style))
-    write("".join(answers) if formats == "json" else "\n".join(answers), output)
+    answer.give(forms_of(found))
     if unread:
         raise DoctorError("; ".join(problem.message for problem in unread[:3]), unread[0].hint)
-    return int(found)
+    return int(any(report.diagnosis for report in found))
 
 
 def explain_one(explainer: LogExplainer, name: str) -> LogReport:
@@ -98,12 +57,17 @@ def explain_one(explainer: LogExplainer, name: str) -> LogReport:
         source.close()
 
 
-def explain_output(blocks: Iterator[bytes], notes: list[str], target: TargetOptions, screen: Screen) -> str | None:
-    """Return what is known of the output of a command, as text; None where nothing is and quiet is wanted."""
-    report = explainer_of(target).explain(LogSource("the output of the command", blocks, notes))
-    if screen.quiet and not report.diagnosis:
-        return None
-    return as_text(report, screen.style(to_file=True))
+def forms_of(reports: Sequence[LogReport]) -> Forms:
+    """Return what is known of the logs, in each format."""
+    return {
+        "text": lambda style: "\n".join(as_text(report, style) for report in reports),
+        "json": lambda style: "".join(map(as_json, reports)),
+    }
+
+
+def explain_output(blocks: Iterator[bytes], notes: list[str], target: TargetOptions) -> LogReport:
+    """Return what is known of the output of a command."""
+    return explainer_of(target).explain(LogSource("the output of the command", blocks, notes))
 
 
 def explainer_of(target: TargetOptions) -> LogExplainer:

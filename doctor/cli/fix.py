@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -13,21 +12,11 @@ from doctor.errors import DoctorError
 from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
 
-from .options import (
-    Code,
-    Color,
-    Command,
-    Drift,
-    DriftLimit,
-    Formats,
-    Output,
-    Quiet,
-    Verbose,
-    seconds,
-)
-from .output import Destination, Screen, deliver, destinations, exit_code
+from .answer import Answer, reports
+from .options import Code, Command, Drift, DriftLimit, seconds
+from .output import Destination, deliver, exit_code
 from .output import write as write_out
-from .request import TargetOptions, examines, request_of
+from .request import TargetOptions, examines, project_request_of
 
 WRITE = "Write the fix"
 KEEP = "Keep as it is"
@@ -43,8 +32,10 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 @app.command("fix", cls=_Fix)
 @examines()
+@reports()
 def fix(
     target: TargetOptions,
+    answer: Answer,
     code: Code = None,
     drift: Drift = True,
     drift_limit: DriftLimit = DRIFT_LIMIT,
@@ -132,20 +123,17 @@ def fix(
             help="Let the resolver build sources to read what they require: runs their code.",
         ),
     ] = False,
-    formats: Formats = None,
-    output: Output = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Find the smallest change that clears the findings. Formats: text, json, shell, docker, uv, conda."""
-    screen = Screen(verbose, quiet, color)
-    outputs = destinations(formats, output)
+    outputs, screen = answer
     _check(pin, force, write, diff, rollback, (*(hold or ()), *(allow or ()), *(constraint or ())), outputs)
     renders = [(renderer(item.format, "fixes"), item) for item in outputs]
-    request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
-    request = replace(request, drift=drift, drift_limit=drift_limit, code=tuple(code or ()))
-    if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages or allow_builds):
+    installs = dry_run or verify or apply or rollback or yes or installer or break_system_packages or allow_builds
+    kept = {"hold": tuple(hold or ()), "allow": tuple(allow or ()), "constraints": tuple(constraint or ())}
+    request = project_request_of(
+        target, whole=not installs, fixes=True, drift=drift, drift_limit=drift_limit, code=tuple(code or ()), **kept
+    )  # fmt: skip
+    if not installs:
         with screen.working("checking") as progress:
             report = diagnose(request, progress.step)
         decided = None
@@ -156,7 +144,7 @@ def fix(
         options = install.InstallOptions(
             dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages, allow_builds
         )
-        install.check_options(options, target)
+        install.check_options(options, request)
         if rollback:
             with screen.working() as progress:
                 report, ended = install.taken_back(options, request, progress)
@@ -173,7 +161,7 @@ def fix(
     elif write is not None or diff:
         from .fix_edit import edit
 
-        edit(report, write or (), target.requirements, (*request.defaults.rules, *request.rules), diff_only=diff)
+        edit(report, write or (), request.declared, (*request.defaults.rules, *request.rules), diff_only=diff)
         if pin is None and plain:
             return exit_code(report, "error")
     if pin is not None:

@@ -19,10 +19,9 @@ from doctor.report.proof import proof_text
 
 from .output import remark
 from .progress import Progress
-from .request import TargetOptions
 
 
-def check_options(options: InstallOptions, target: TargetOptions) -> None:
+def check_options(options: InstallOptions, request: Request) -> None:
     """DoctorError for options that exclude each other, or that do nothing without another."""
     changing = [f"--{name}" for name in ("rollback", "apply") if getattr(options, name)]
     given = [*changing, *(f"--{name.replace('_', '-')}" for name in ("verify", "dry_run") if getattr(options, name))]
@@ -36,10 +35,14 @@ def check_options(options: InstallOptions, target: TargetOptions) -> None:
         raise DoctorError("`--allow-builds` goes with `--dry-run`, `--verify` or `--apply`")
     if options.installer and not given:
         raise DoctorError("`--installer` goes with `--dry-run`, `--verify`, `--apply` or `--rollback`")
-    for name in ("facts", "site_packages", "requirements"):
-        if changing and getattr(target, name):
+    named = {"--facts": request.facts, "--site-packages": request.site_packages, "--requirements": request.declared}
+    for name, value in named.items():
+        if changing and value:
+            where = f"`{name}`"
+            if name == "--requirements" and value == request.defaults.requirements:
+                where = "`requirements` of the project's section"
             raise DoctorError(
-                f"`{changing[0]}` needs an interpreter to install into, and `--{name.replace('_', '-')}` names none",
+                f"`{changing[0]}` needs an interpreter to install into, and {where} names none",
                 "name it with `--python PATH`",
             )
 

@@ -25,23 +25,9 @@ from doctor.stress.fleet.sharded import ShardedOptions, run_sharded, work
 from doctor.util.reading import bounded_lines, read_text
 from doctor.util.redact import shortened
 
-from .options import (
-    Color,
-    FailOn,
-    Formats,
-    Gpu,
-    Model,
-    Output,
-    Python,
-    Quiet,
-    Rules,
-    Settings,
-    Verbose,
-    WorkloadFile,
-    path,
-    seconds,
-)
-from .output import Screen, deliver, destinations, unwritable, write
+from .answer import Answer, reports
+from .options import FailOn, Gpu, Model, Output, Python, Rules, Settings, WorkloadFile, path, seconds
+from .output import deliver, unwritable, write
 from .progress import Progress
 from .request import TargetOptions, request_of
 from .streams import packed_to_stdout
@@ -74,8 +60,10 @@ NodeTimeout = Annotated[
 
 
 @app.callback(invoke_without_command=True)
+@reports()
 def fleet(
     ctx: typer.Context,
+    answer: Answer,
     snapshots: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,12 +95,7 @@ def fleet(
     cases: Annotated[int, typer.Option(metavar="N", min=1, max=2000, help="With --run: cases on each GPU.")] = CASES,
     device: Annotated[Literal["cuda", "cpu"] | None, typer.Option(metavar="DEVICE", help="With --run.")] = None,
     timeout: NodeTimeout = NODE_TIMEOUT,
-    formats: Formats = None,
-    output: Output = None,
     fail_on: FailOn = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Check many nodes: group equal environments, check each once, name outliers, report lost nodes.
 
@@ -126,11 +109,10 @@ def fleet(
         hint = f"one of {', '.join(engines)}"
         raise DoctorError("`fleet` needs to know how to reach the nodes" if not named else
                           f"`{named[0]}` and `{named[1]}` exclude each other", hint)  # fmt: skip
-    screen = Screen(verbose, quiet, color)
-    outputs = [(renderer(item.format, "fleet"), item) for item in destinations(formats, output)]
+    outputs, screen = [(renderer(item.format, "fleet"), item) for item in answer.outputs], answer.screen
     request = request_of(TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload))
     task = ProbeTask(python, tuple(os.path.abspath(name) for name in rules or ()), run, cases, device=device)  # noqa: PTH100
-    progress = Progress(quiet=quiet)
+    progress = Progress(quiet=screen.quiet)
     gathering = _Gathering(Collection(), progress)
     expected = _expected(expect)
     if ray is not None:
@@ -308,7 +290,9 @@ def prolog(
 
 
 @app.command("stress")
+@reports()
 def stress(
+    answer: Answer,
     ray: Ray = None,
     slurm: Slurm = False,
     python: Python = None,
@@ -327,18 +311,13 @@ def stress(
         str | None, typer.Option(metavar="FILE", parser=path, help="Continue from this file, and write to it.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard the journal and start over.")] = False,
-    formats: Formats = None,
-    output: Output = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Divide the cases of `attn-doctor stress` among all GPUs; one journal survives lost nodes and resumes."""
     if (ray is None) == (not slurm):
         raise DoctorError("`fleet stress` needs `--ray ADDRESS` or `--slurm`, one of them")
-    screen = Screen(verbose, quiet, color)
-    outputs = [(renderer(item.format, "sharded"), item) for item in destinations(formats, output)]
-    bar = Progress(quiet=quiet)
+    outputs, screen = [(renderer(item.format, "sharded"), item) for item in answer.outputs], answer.screen
+    answer.require_writable()
+    bar = Progress(quiet=screen.quiet)
     options = ShardedOptions(
         python, cases, seed, tuple(backend or ()), device, share, case_timeout, timeout,
         Path(journal) if journal else None, restart, ray,

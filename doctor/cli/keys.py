@@ -13,8 +13,7 @@ from doctor.facts.examples import example_of
 from doctor.facts.vocabulary import TERMS, Term, nearest
 from doctor.facts.workload import ALIASES
 
-from .options import Output
-from .output import write
+from .answer import Answer, reports
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -26,14 +25,12 @@ _OPEN = (
 
 
 @app.command("keys")
+@reports("keys", "text", "json")
 def keys(
+    answer: Answer,
     word: Annotated[str | None, typer.Argument(metavar="WORD", help="Only keys that contain this word.")] = None,
-    formats: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or json.")] = "text",
-    output: Output = None,
 ) -> int:
     """List the words for facts and workloads: what --set, facts files and workload files accept."""
-    if formats not in ("text", "json"):
-        raise DoctorError(f"format `{formats}` cannot show keys", "formats for it are text, json")
     rows = [_row(term) for term in TERMS.values() if not term.derived]
     rows += [
         {"key": key, "kind": kind, "meaning": meaning, "example": f"--set {example}"}
@@ -44,7 +41,7 @@ def keys(
     if not found:
         known = [*TERMS, *ALIASES, *(key.removeprefix("workload.") for key in TERMS)]
         raise DoctorError(f"no key contains `{word}`", nearest(wanted, known) or "`attn-doctor keys` lists them all")
-    write(json.dumps(found, indent=2) + "\n" if formats == "json" else _text(found), output)
+    answer.give({"text": lambda style: _text(found), "json": lambda style: json.dumps(found, indent=2) + "\n"})
     return 0
 
 

@@ -9,29 +9,28 @@ from doctor.report.matrix import renderer
 from doctor.rulebook.matrix import matrices
 from doctor.rulebook.rulebook import load_rulebook
 
-from .options import Color, Formats, Output
-from .output import Screen, deliver, destinations
-from .request import TargetOptions, examines, request_of
+from .answer import Answer, reports
+from .output import deliver
+from .request import TargetOptions, examines, project_request_of
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("matrix")
 @examines()
+@reports()
 def matrix(
     target: TargetOptions,
-    formats: Formats = None,
-    output: Output = None,
-    color: Color = "auto",
+    answer: Answer,
 ) -> int:
     """Show which backends serve which features (head dims, dtypes, masks, layouts) in this environment.
 
     Formats: text, json.
     """
-    outputs = [(renderer(item.format), item) for item in destinations(formats, output)]
-    request = request_of(target)
+    outputs = [(renderer(item.format), item) for item in answer.outputs]
+    request = project_request_of(target)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     found = matrices(rulebook, examine(request, rulebook).facts)
     for render, item in outputs:
-        deliver(render, found, item.file, Screen(color=color))
+        deliver(render, found, item.file, answer.screen)
     return 0

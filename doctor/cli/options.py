@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -52,7 +53,7 @@ def seconds(text: str) -> float:
 
 
 def seconds_or_none(text: str) -> float:
-    """Return a number of seconds; 0 is no limit."""
+    """Return a number of seconds; 0 where none is a choice."""
     return 0.0 if str(text).strip() in ("0", "0.0") else seconds(text)  # typer passes the default through here too
 
 
@@ -90,7 +91,7 @@ Gpu = Annotated[
     list[str] | None,
     _option(
         "--gpu", panel=TARGET, metavar="NAME",
-        help="Diagnose for this GPU: a100, h100, b200, rtx4090, sm90. `check` takes several: a100,h100.",
+        help="Diagnose for this GPU: a100, 8xh100, b200, rtx4090, sm90. `check` takes several: a100,h100.",
     ),
 ]  # fmt: skip
 Settings = Annotated[
@@ -162,6 +163,14 @@ Formats = Annotated[
         "--format sarif=out.sarif --format text.",
     ),
 ]  # fmt: skip
+
+
+def formats_of(names: Sequence[str]) -> Any:
+    """Return `--format` of a command that writes these formats."""
+    text = f"{names[0]} (default), {', '.join(names[1:])}. Repeatable with files: --format {names[-1]}=FILE."
+    return Annotated[list[str] | None, _option("--format", panel=OUTPUT, metavar="FORMAT[=FILE]", help=text)]
+
+
 Output = Annotated[
     str | None, _option("--output", "-o", panel=OUTPUT, metavar="FILE", help="Write to FILE (atomically).")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +15,11 @@ from doctor.facts.vocabulary import nearest
 from doctor.report.rule_page import kind_of
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.sources.project.config import project_defaults
 
-from .options import Color, Output, Rules
-from .output import Screen, deliver, write
+from .answer import Answer, reports
+from .options import Rules
+from .output import write
 from .streams import to_stdout
 
 
@@ -33,8 +36,6 @@ class _Actions(TyperGroup):
 
 app = typer.Typer(cls=_Actions, rich_markup_mode="rich", invoke_without_command=True, add_completion=False)
 
-Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or json; `show` also markdown.")]
-
 
 @app.callback()
 def _rules(ctx: typer.Context) -> None:
@@ -45,48 +46,47 @@ def _rules(ctx: typer.Context) -> None:
 
 
 @app.command("list")
+@reports("rules", "text", "json")
 def list_rules(
+    answer: Answer,
     word: Annotated[
         str | None, typer.Argument(metavar="WORD", help="Only rules whose id, library or text contains this word.")
     ] = None,
     rules: Rules = None,
-    formats: Format = "text",
-    output: Output = None,
 ) -> int:
     """List every rule with its severity and headline."""
-    if formats not in ("text", "json"):
-        raise DoctorError(f"format `{formats}` cannot show rules", "formats for it are text, json")
-    found = [rule for rule in load_rulebook(rules or ()).rules.values() if word is None or _mentions(rule, word)]
+    found = [rule for rule in _rulebook(rules).rules.values() if word is None or _mentions(rule, word)]
     if not found:
         raise DoctorError(f"no rule contains `{word}`", "`attn-doctor rules list` lists them all")
-    if formats == "json":
-        write(json.dumps([_body(rule) for rule in found], indent=2, ensure_ascii=False) + "\n", output)
-        return 0
     width = max(len(rule.id) for rule in found)
     lines = [f"{rule.id:<{width}}  {kind_of(rule):<8} {rule.body['summary']}" for rule in found]
-    write("\n".join([*lines, f"{len(lines)} rules"]) + "\n", output)
+    answer.give(
+        {
+            "text": lambda style: "\n".join([*lines, f"{len(lines)} rules"]) + "\n",
+            "json": lambda style: json.dumps([_body(rule) for rule in found], indent=2, ensure_ascii=False) + "\n",
+        }
+    )
     return 0
 
 
 @app.command("show")
+@reports("a rule", "text", "json", "markdown")
 def show_rule(
+    answer: Answer,
     rule: Annotated[str, typer.Argument(metavar="ID", help="Such as TE103.")],
     rules: Rules = None,
-    formats: Format = "text",
-    output: Output = None,
-    color: Color = "auto",
 ) -> int:
     """Show one rule in full: conditions, cause, fixes, sources."""
-    if formats not in ("text", "json", "markdown"):
-        raise DoctorError(f"format `{formats}` cannot show a rule", "formats for it are text, json, markdown")
-    found = _find(load_rulebook(rules or ()), rule)
-    if formats == "json":
-        write(json.dumps(_body(found), indent=2, ensure_ascii=False) + "\n", output)
-        return 0
+    found = _find(_rulebook(rules), rule)
     from doctor.report.rule_page import as_markdown, as_text, page_of
 
-    render = as_text if formats == "text" else lambda page, style: as_markdown(page)
-    deliver(render, page_of(found), output, Screen(color=color))
+    answer.give(
+        {
+            "text": lambda style: as_text(page_of(found), style),
+            "json": lambda style: json.dumps(_body(found), indent=2, ensure_ascii=False) + "\n",
+            "markdown": lambda style: as_markdown(page_of(found)),
+        }
+    )
     return 0
 
 
@@ -147,6 +147,11 @@ def new_rule(
     path = new_rule(library, rule_id or next_id(library, place), name, place)
     write(f"{path}\n", None)
     return 0
+
+
+def _rulebook(rules: Sequence[str] | None) -> Rulebook:
+    """Return the built-in rules with those of the project's section and of `--rules`."""
+    return load_rulebook((*project_defaults().rules, *(rules or ())))
 
 
 def _mentions(rule: Rule, word: str) -> bool:

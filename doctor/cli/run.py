@@ -9,8 +9,9 @@ import typer
 from doctor.errors import DoctorError
 from doctor.runner.passthrough import Outcome, end_like, run_command
 
-from .options import Color, Output, Quiet, Rules
-from .output import Screen, write
+from .answer import Answer, reports
+from .options import Rules
+from .output import Destination, Screen
 from .request import TargetOptions
 from .streams import to_stderr
 
@@ -27,39 +28,38 @@ app = typer.Typer(rich_markup_mode="rich")
         "help_option_names": ["--help"],
     },
 )
+@reports("the explanation", "text", "json")
 def run(
+    answer: Answer,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD ...", help="The command with its arguments.")],
     rules: Rules = None,
-    output: Output = None,
-    quiet: Quiet = False,
-    color: Color = "auto",
 ) -> int:
     """Run a command; output, input, signals and exit code pass unchanged. If it fails, explain why on stderr."""
     outcome = run_command(command)
     if outcome.failed:
-        explain_failure(outcome, tuple(rules or ()), output, Screen(quiet=quiet, color=color))
+        explain_failure(outcome, tuple(rules or ()), answer)
     return end_like(outcome)
 
 
-def explain_failure(
-    outcome: Outcome, rules: tuple[str, ...] = (), output: str | None = None, screen: Screen | None = None
-) -> None:
-    """Write the explanation to a file, or to stderr: stdout is the command's alone."""
+def explain_failure(outcome: Outcome, rules: tuple[str, ...] = (), answer: Answer | None = None) -> None:
+    """Write the explanation to files, or to stderr: stdout is the command's alone."""
     try:
-        _explain(outcome, TargetOptions(rules=rules), output, screen or Screen())
+        _explain(outcome, TargetOptions(rules=rules), answer or Answer((Destination("text", None),), Screen()))
     except DoctorError as problem:
         to_stderr(f"attn-doctor: no explanation: {problem.message}\n")
 
 
-def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen: Screen) -> None:
-    from .explain import explain_output  # what only a failure needs
+def _explain(outcome: Outcome, target: TargetOptions, answer: Answer) -> None:
+    from .explain import explain_output, forms_of  # what only a failure needs
 
     notes = ["the output was too long: its middle part was not looked at"] if outcome.spool.dropped else []
     notes += [f"{_STREAMS[stream]} goes to /dev/null and was not looked at" for stream in outcome.spool.discarded]
-    text = explain_output(outcome.spool.blocks(), notes, target, screen)
-    if text is None:
+    report = explain_output(outcome.spool.blocks(), notes, target)
+    if answer.screen.quiet and not report.diagnosis:
         return
-    if output is not None:
-        write(text, output)
-        return
-    to_stderr(f"\n{text}", colored=True)
+    forms = forms_of([report])
+    for item in answer.outputs:
+        if item.file is None:
+            to_stderr(f"\n{forms[item.format](answer.screen.style(to_file=True))}", colored=True)
+    in_files = tuple(item for item in answer.outputs if item.file is not None)
+    answer._replace(outputs=in_files).give(forms)

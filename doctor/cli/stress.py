@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 from zlib import crc32
@@ -18,10 +17,10 @@ from doctor.stress.compare_rules import compare_with_rules
 from doctor.stress.discovery import SweepOptions
 from doctor.stress.page import as_html
 from doctor.stress.report import as_json, as_text
-from doctor.stress.sweep import SweepResult, sweep
+from doctor.stress.sweep import sweep
 
-from .options import Output, Quiet, Rules, seconds
-from .output import write
+from .answer import Answer, reports
+from .options import Python, Rules, seconds, seconds_or_none
 from .progress import Progress
 
 MOST_PROCESSES = 64
@@ -66,8 +65,10 @@ def _bytes(text: str) -> int:
 
 
 @app.command("stress")
+@reports("a sweep", "text", "json", "html")
 def stress(
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of another environment.")] = None,
+    answer: Answer,
+    python: Python = None,
     rules: Rules = None,
     backend: Annotated[
         list[str] | None,
@@ -111,10 +112,10 @@ def stress(
     shrink: Annotated[
         float,
         typer.Option(
-            parser=seconds,
+            parser=seconds_or_none,
             metavar="SECONDS",
             rich_help_panel=HOW_MUCH,
-            help="Time limit for minimizing failing cases.",
+            help="Time limit for minimizing failing cases; 0 leaves them as they are.",
         ),
     ] = 120.0,
     journal: Annotated[
@@ -124,22 +125,15 @@ def stress(
     restart: Annotated[
         bool, typer.Option("--restart", rich_help_panel=HOW_MUCH, help="Discard the journal and start over.")
     ] = False,
-    formats: Annotated[
-        Literal["text", "json", "html"],
-        typer.Option("--format", metavar="FORMAT", help="text, json or html."),
-    ] = "text",
-    output: Output = None,
-    quiet: Quiet = False,
 ) -> int:
     """Test every installed attention on the GPUs, forward and backward, against a float64 reference."""
-    if output not in (None, "-"):
-        _writable(Path(str(output)))
+    answer.require_writable()
     interpreter = find_target(python, None).python
     if interpreter is None:
         raise DoctorError("there is no interpreter to run in", "name one with `--python PATH`")
     backends = list(backend or ())
     kept = Path(journal) if journal else _journal(interpreter, device, backends, seed, cases)
-    progress = Progress(quiet=quiet)
+    progress = Progress(quiet=answer.screen.quiet)
     try:
         outcome = sweep(
             SweepOptions(
@@ -156,17 +150,15 @@ def stress(
         raise Interrupted("interrupted", hint) from None
     finally:
         progress.close()
-    write(_rendered(outcome, formats, interpreter, (*project_defaults().rules, *(rules or ()))), output)
+    comparison = compare_with_rules(outcome, interpreter, (*project_defaults().rules, *(rules or ())))
+    answer.give(
+        {
+            "text": lambda style: as_text(outcome, comparison),
+            "json": lambda style: json.dumps(as_json(outcome, comparison), indent=2) + "\n",
+            "html": lambda style: as_html(outcome, comparison),
+        }
+    )
     return int(outcome.bad)
-
-
-def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]) -> str:
-    comparison = compare_with_rules(outcome, python, rules)
-    if form == "text":
-        return as_text(outcome, comparison)
-    if form == "html":
-        return as_html(outcome, comparison)
-    return json.dumps(as_json(outcome, comparison), indent=2) + "\n"
 
 
 def _journal(python: str, device: str | None, backends: list[str], seed: int, cases: int | None) -> Path | None:
@@ -186,15 +178,3 @@ def _absolute(backend: str) -> str:
     if not backend.startswith("file:") or not path:
         return backend
     return f"file:{Path(path).expanduser().absolute()}{colon}{function}"
-
-
-def _writable(output: Path) -> None:
-    """Complain now, and not after minutes."""
-
-    folder = output.parent
-    if output.is_dir():
-        raise DoctorError(f"cannot write `{output}`: is a directory")
-    if not folder.is_dir():
-        raise DoctorError(f"cannot write `{output}`: there is no folder `{folder}`")
-    if not os.access(output if output.exists() else folder, os.W_OK):
-        raise DoctorError(f"cannot write `{output}`: permission denied")

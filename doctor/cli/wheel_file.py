@@ -20,19 +20,20 @@ from doctor.sources.binaries.wheel_file import read_wheel, unpacked
 from doctor.sources.probes.compiled import place_of
 from doctor.sources.probes.locate import find_target
 
-from .request import TargetOptions, request_of
+from .answer import Forms
+from .request import TargetOptions, project_request_of
 
 _WORDS = {True: "loads", False: "does not load", None: "unknown"}
 
 
-def judged(path: Path, target: TargetOptions, *, as_json: bool) -> tuple[str, bool]:
-    """Return the verdict on a wheel as text, and whether it loads; DoctorError where it cannot be read.
+def judged(path: Path, target: TargetOptions) -> tuple[Forms, bool]:
+    """Return the verdict on a wheel in each format, and whether it loads; DoctorError where it cannot be read.
 
     Next to an installed torch, the loader's work is repeated on the files; else the exports on record decide.
     """
     if not path.is_file():
         raise DoctorError(f"wheel `{path}` does not exist")
-    request = request_of(target)
+    request = project_request_of(target)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     examined = examine(request, rulebook)
     known = know(rulebook, examined.facts)[0]
@@ -48,7 +49,8 @@ def judged(path: Path, target: TargetOptions, *, as_json: bool) -> tuple[str, bo
         "loads": loads, "problem": problem or None, "fitting_torch": wheel.fitting_torch, "gpu_code": wheel.gpu_code,
         "gpu": None if sm in (None, ABSENT) else sm, "runs_on_gpu": runs,
     }  # fmt: skip
-    return (json.dumps(found, indent=2) + "\n" if as_json else _as_text(found)), loads is True
+    forms: Forms = {"text": lambda style: _as_text(found), "json": lambda style: json.dumps(found, indent=2) + "\n"}
+    return forms, loads is True
 
 
 def _by_files(place: Place, path: Path) -> tuple[bool | None, str]:

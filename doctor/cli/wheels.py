@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from packaging.version import InvalidVersion
@@ -26,9 +26,8 @@ from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import wheel_target_of
 from doctor.util.machine import Machine, this_machine
 
-from .options import Output
-from .output import write
-from .request import TargetOptions, examines, request_of
+from .answer import Answer, reports
+from .request import TargetOptions, examines, project_request_of
 from .wheel_file import judged
 
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
@@ -44,31 +43,29 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 @app.command("wheels")
 @examines(workload=False)
+@reports("wheels", "text", "json")
 def wheels(
     target: TargetOptions,
+    answer: Answer,
     package: Annotated[
         str,
         typer.Argument(metavar="PACKAGE", help="flash-attn, one release of it (flash-attn==2.8.3), or a wheel file."),
     ] = PACKAGE,
-    formats: Annotated[
-        Literal["text", "json"], typer.Option("--format", metavar="FORMAT", help="text or json.")
-    ] = "text",
-    output: Output = None,
 ) -> int:
     """Find the official flash-attn wheel for this environment, or judge a wheel file by its symbols."""
     if package.endswith(".whl"):
-        text, fits = judged(Path(package), target, as_json=formats == "json")
-        write(text, output)
+        forms, fits = judged(Path(package), target)
+        answer.give(forms)
         return 0 if fits else 1
     version = _asked(package)
     known, here = _known(target)
     place = wheel_target_of(known)
-    answer = find(place, version)
+    match = find(place, version)
     sm = known.value("gpu.sm")
     goal = version or _newest(place.python)
     way = build(goal, None if sm in (None, ABSENT) else str(sm), place.cuda, this_machine() if here else Machine())
-    write(_as_json(answer, way) if formats == "json" else _as_text(answer, way), output)
-    return 0 if answer.fitting else 1
+    answer.give({"text": lambda style: _as_text(match, way), "json": lambda style: _as_json(match, way)})
+    return 0 if match.fitting else 1
 
 
 def _asked(text: str) -> str | None:
@@ -92,7 +89,7 @@ def _asked(text: str) -> str | None:
 
 def _known(target: TargetOptions) -> tuple[FactResolver, bool]:
     """Return what is known of the target, and whether it is on this machine."""
-    request = request_of(target)
+    request = project_request_of(target)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     found = examine(request, rulebook)
     return know(rulebook, found.facts)[0], found.python is not None

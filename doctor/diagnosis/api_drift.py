@@ -68,7 +68,7 @@ class InstalledSources:
                 tuple(map(Path, examined.site_dirs)),
                 code=tuple(map(Path, request.code)),
                 models=self._models,
-                context_parallel=_context_parallel(examined.facts),
+                context_parallel=context_parallel_in(examined.facts),
                 cache=cache_folder("drift"),
                 jobs=min(MOST_PROCESSES, os.cpu_count() or 1),
                 limit=request.drift_limit,
@@ -141,7 +141,8 @@ def _stated(rulebook: Rulebook, facts: Facts, imports: Mapping[str, Sequence[Fin
     return found
 
 
-def _context_parallel(facts: Facts) -> bool | None:
+def context_parallel_in(facts: Facts) -> bool | None:
+    """Return whether the job uses context parallelism, None where it does not say."""
     size = facts.value("workload.cp_size")
     return size > 1 if isinstance(size, int) else None
 

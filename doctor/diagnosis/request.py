@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.sources.project.config import Defaults
 
@@ -52,14 +55,58 @@ class Request:
         return not self.facts and not self.declared
 
     @property
+    def names_target(self) -> bool:
+        """Whether the request itself says which environment is examined."""
+        return bool(self.python or self.site_packages or self.facts or self.declared)
+
+    @property
     def several(self) -> bool:
         """Whether this may describe more than one case."""
         own, of_project = (self.gpus, self.models, self.workloads), self.defaults
         more: list[Sequence[str]] = []
         if self.project:
             job = self.model or self.workload or self.models or self.workloads
-            target = self.python or self.site_packages or self.facts or self.declared
             more += [] if self.gpu or self.gpus else [of_project.gpus]
             more += [] if job else [of_project.models, of_project.workloads]
-            more += [] if target else [tuple(of_project.environments)]
+            more += [] if self.names_target else [tuple(of_project.environments)]
         return any(len(axis) > 1 for axis in (*own, *more))
+
+
+def require_one_target(named: Mapping[str, Any]) -> None:
+    """DoctorError where two of the named targets (name as the user writes it -> value) are given."""
+    given = [name for name, value in named.items() if value]
+    if len(given) > 1:
+        raise DoctorError(f"`{given[0]}` and `{given[1]}` exclude each other", "name one environment")
+
+
+def with_axes(request: Request, gpus: Sequence[str], models: Sequence[str], workloads: Sequence[str]) -> Request:
+    """Return the request with one GPU, model and workload, or with several as axes of a matrix of cases."""
+    axes = tuple(tuple(dict.fromkeys(axis)) for axis in (gpus, models, workloads))
+    gpu, model, workload = (axis[0] if len(axis) == 1 else None for axis in axes)
+    more = tuple(axis if len(axis) > 1 else () for axis in axes)
+    return replace(
+        request, gpu=gpu, model=model, workload=workload, gpus=more[0], models=more[1], workloads=more[2]
+    )  # fmt: skip
+
+
+def in_project(request: Request, *, whole: bool) -> Request:
+    """Return the request with the environment that the project's section declares, where the request names none.
+
+    whole: its environments, GPUs and jobs are a matrix of cases; else the first of each is examined.
+    """
+    defaults = request.defaults
+    if _is_project_folder(request.declared, defaults):
+        request = replace(request, declared=())
+    request = replace(request, project=whole)
+    if request.names_target:
+        return request
+    several = whole and len(defaults.environments) > 1  # then each is an environment of the matrix
+    first = () if several else next(iter(defaults.environments.values()), ())
+    return replace(request, declared=defaults.requirements or first)
+
+
+def _is_project_folder(declared: tuple[str, ...], defaults: Defaults) -> bool:
+    """Return whether the project's own folder is examined, and its section says which files of it that means."""
+    if len(declared) != 1 or defaults.folder is None or not (defaults.requirements or defaults.environments):
+        return False
+    return Path(declared[0]).is_dir() and Path(declared[0]).samefile(defaults.folder)

@@ -20,6 +20,7 @@ GPU_KEYS = ("gpu.sm", "gpu.name", "gpu.memory_bytes", "gpu.all", "gpu.mig")
 Table = Mapping[str, Mapping[str, Any]]
 
 _CAPABILITY = r"(?i)(?:sm|compute)?[_ ]?([0-9]{1,2})\.?([0-9])[af]?"
+_COUNTED = r"([1-9][0-9]{0,4}) ?[xX*\u00d7] ?([A-Za-z].*)"  # 8xh100, 8 x H100
 #: Accelerators of other vendors -> what to call them.
 _OTHERS = (
     (r"(amd)?(instinct|radeon)?(mi\d{2,3}[a-z]?|rx\d{4}\w*|radeon\w*|gfx\d+\w*)", "AMD GPUs"),
@@ -33,11 +34,14 @@ _NOISE = r"nvidia|geforce|tesla|quadro|graphics|generation|[^a-z0-9]"
 def gpu_facts(name: str, gpus: Table) -> tuple[Fact, ...]:
     """Return the facts of a GPU by name (h100, rtx4090, "NVIDIA A100-SXM4-80GB") or capability (sm90, 9.0).
 
-    Every key of `GPU_KEYS` is among them, so that they replace all facts of another GPU. Raise DoctorError for a GPU
-    that the table does not hold.
+    A count in front (8xh100) is the `gpu.count` of the job. Every key of `GPU_KEYS` is among the facts, so that they
+    replace all of another GPU. Raise DoctorError for a GPU that the table does not hold.
     """
     source = f"--gpu {name.strip()}"
     values: dict[str, Any] = {}
+    counted = re.fullmatch(_COUNTED, name.strip())
+    if counted:
+        values["gpu.count"], name = counted[1], counted[2]
     match = re.fullmatch(_CAPABILITY, name.strip())
     if match:
         sm = f"{int(match[1])}.{match[2]}"
@@ -53,7 +57,8 @@ def gpu_facts(name: str, gpus: Table) -> tuple[Fact, ...]:
         if "memory_gib" in entry:  # missing where one name was sold with several sizes
             values["gpu.memory_bytes"] = round(float(entry["memory_gib"]) * (1 << 30))
     problem = f"`{source}` does not determine it"
-    return tuple(fact(key, values.get(key), source, problem=None if key in values else problem) for key in GPU_KEYS)
+    keys = (*GPU_KEYS, "gpu.count") if counted else GPU_KEYS
+    return tuple(fact(key, values.get(key), source, problem=None if key in values else problem) for key in keys)
 
 
 def with_capability(facts: Facts, gpus: Table) -> Facts:

@@ -110,7 +110,8 @@ def collect_failures(
     faults = list(first.values())
     progress = _Progress(len(faults), minimized)
     inside = [item for item in faults if _keeps_process(item.result)]
-    _shrink_inside(inside, worker, each, until, progress)
+    if seconds > 0:
+        _shrink_inside(inside, worker, each, until, progress)
     for item in faults:
         if item not in inside and time.monotonic() < until:
             _shrink_from_outside(item, worker, _plain(item), min(each, until - time.monotonic()), deadline)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from doctor.cli import main as cli
-from doctor.cli.request import TargetOptions, matrix_request_of
+from doctor.cli.request import TargetOptions, project_request_of
 from doctor.diagnosis.cases import common_facts, merge_findings
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
@@ -269,7 +269,7 @@ def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkey
     (other / "requirements.txt").write_text("torch==2.4.1\n")
 
     def torch(folder):
-        request = matrix_request_of(TargetOptions(requirements=(folder,)), run=False, timeout=1.0, baseline=None)
+        request = project_request_of(TargetOptions(requirements=(folder,)), whole=True)
         return diagnose(replace(request, fixes=False)).facts.value("torch.version")
 
     monkeypatch.chdir(tmp_path / "sub")

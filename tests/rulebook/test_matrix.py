@@ -52,6 +52,16 @@ def test_transformers_comes_with_the_library_it_hands_over_to(rulebook):
     assert {matrix.library for matrix in matrices(rulebook, facts)} == {"transformers", "torch"}
 
 
+@pytest.mark.parametrize(("sm", "flash"), [("9.0", False), ("8.0", False), ("absent", True)])
+def test_a_cpu_build_serves_no_gpu(rulebook, sm, flash):
+    """Without CUDA, torch has a flash kernel for the CPU alone."""
+    (found,) = matrices(
+        rulebook, given(torch__version="2.13.0+cpu", torch__cuda="absent", gpu__sm=sm, workload__framework="torch_sdpa")
+    )
+    assert {row.selected for row in found.rows if row.feature == "causal"} == {"sdpa.flash" if flash else None}
+    assert verdicts(found, "causal")["sdpa.flash"] is flash
+
+
 def test_the_head_dims_of_incident_d(rulebook):
     matrix = next(item for item in matrices(rulebook, given()) if item.library == "transformer_engine")
     assert row(matrix, "128").selected == "te.flash2"

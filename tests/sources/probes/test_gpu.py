@@ -251,6 +251,25 @@ def test_gpus_by_name(name: str, sm: str) -> None:
     assert set(facts) == set(GPU_KEYS)  # so that nothing of another GPU is left
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "sm"),
+    [
+        ("8xh100", 8, "9.0"), ("8 x H100", 8, "9.0"), ("4×NVIDIA A100-SXM4-80GB", 4, "8.0"), ("2*b200", 2, "10.0"),
+        ("16xsm90", 16, "9.0"),
+    ],
+)  # fmt: skip
+def test_a_count_in_front_of_a_name(name: str, count: int, sm: str) -> None:
+    facts = Facts(gpu_facts(name, GPUS))
+    assert (facts.value("gpu.count"), facts.value("gpu.sm")) == (count, sm)
+    assert set(facts) == {*GPU_KEYS, "gpu.count"}
+
+
+def test_no_name_of_the_table_reads_as_a_count() -> None:
+    for official, entry in GPUS.items():
+        for name in (official, *entry.get("aliases", ())):
+            assert "gpu.count" not in Facts(gpu_facts(name, GPUS))
+
+
 def test_memory_where_the_name_has_it() -> None:
     assert Facts(gpu_facts("A100-SXM4-40GB", GPUS)).value("gpu.memory_bytes") == 40 << 30
     unknown = Facts(gpu_facts("a100", GPUS))["gpu.memory_bytes"]
