@@ -82,6 +82,7 @@ EXAMPLES: Mapping[str, str] = {
     "workload.attn_implementation": "flash_attention_2",
     "workload.model_type": "llama",
     "workload.finetuning": "lora",
+    "workload.trainer": "trl",
     "workload.training_method": "sft",
     "workload.gradient_accumulation_steps": "8",
     "workload.cache_implementation": "static",
