@@ -1,10 +1,10 @@
-"""How start-up and evaluation grow with the rulebook: 500, 1,000 and 2,000 rules, by libraries that are not installed.
+"""How start-up and evaluation grow with the rulebook: as it is, and doubled by libraries that are not installed.
 
     python bench/rules.py [--rounds N] [--json FILE]
 
-Each size is a copy of this checkout. 500 keeps the rules of the libraries that the incident uses and some of the
-others; 1,000 and 2,000 add libraries of copied rules that nothing has installed. Processor time counts, in turns within
-one run. The goal: the largest rulebook costs at most a fifth more than the smallest.
+Each is a copy of this checkout. The doubled one has a copied rule for each rule file, those for `explain` included, in
+libraries that nothing has installed; so `check` reads more than twice as many rules. Both counts are printed. Processor
+time counts, in turns within one run. The goal: the doubled rulebook costs at most a tenth more.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import Any
 import yaml
 from _harness import ROOT, arguments, run, settings, write_json
 
-SIZES = (500, 1000, 2000)
+SIZES = (1, 2)  # times the rulebook
 INCIDENT = ROOT / "examples" / "incidents" / "b"
-#: What the incident's rules belong to, and what every library needs.
-KEPT = ("transformer_engine", "torch", "cuda", "cudnn", "nvidia", "flash_attn", "images", "index", "ranks", "triton")
-GROWTH = 1.2
+GROWTH = 1.1
 _EVALUATE = """
 import sys, time
 from pathlib import Path
@@ -62,12 +60,11 @@ def main() -> int:
                     starts[size].append(took.processor)
         rows = [row(size, roots[size], facts, starts[size]) for size in SIZES]
     for item in rows:
-        print(
-            f"{item['rules']:>6} rules {item['check_ms']:>8.1f} ms a check {item['evaluate_ms']:>8.2f} ms an evaluation"
-        )
+        counted = f"{item['files']:>6} rules, {item['rules']} of them for check"
+        print(f"{counted} {item['check_ms']:>8.1f} ms a check {item['evaluate_ms']:>8.2f} ms an evaluation")
     write_json(options.json, {"rounds": options.rounds, "growth": GROWTH, "rows": rows})
     grown = rows[-1]["check_ms"] / rows[0]["check_ms"]
-    print(f"goal: {SIZES[-1]} rules cost at most {GROWTH:g} × the time of {SIZES[0]}; found {grown:.2f} ×")
+    print(f"goal: the doubled rulebook costs at most {GROWTH:g} × the time; found {grown:.2f} ×")
     return 0 if grown <= GROWTH else 1
 
 
@@ -87,29 +84,29 @@ def row(size: int, root: Path, facts: Path, seconds: list[float]) -> dict[str, A
     command = [sys.executable, "-c", _EVALUATE, str(facts), str(INCIDENT / "workload.yaml")]
     done = subprocess.run(command, cwd=root, env=environment(root), capture_output=True, text=True, check=True)
     evaluation, rules = done.stdout.split()
-    return {"rules": int(rules), "check_ms": statistics.median(seconds) * 1000, "evaluate_ms": float(evaluation)}
+    files = sum(path.name != "library.yaml" for path in root.glob("rules/*/*.yaml"))
+    return {
+        "files": files,
+        "rules": int(rules),
+        "check_ms": statistics.median(seconds) * 1000,
+        "evaluate_ms": float(evaluation),
+    }
 
 
 def copy_of_checkout(root: Path, size: int) -> Path:
-    """Copy the program and a rulebook of so many rules."""
+    """Copy the program and its rulebook, with further rules to so many times its size."""
     for name in ("doctor", "kernels", "rules"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
-    rules = sorted((path for path in root.glob("rules/*/*.yaml") if path.name != "library.yaml"), key=_less_needed)
-    for path in rules[size:]:
-        path.unlink()
-    add_libraries(root / "rules", rules[:size], size - len(rules))
+    rules = sorted(path for path in root.glob("rules/*/*.yaml") if path.name != "library.yaml")
+    add_libraries(root / "rules", rules, len(rules) * (size - 1))
     return root
-
-
-def _less_needed(path: Path) -> tuple[bool, str]:
-    return path.parent.name not in KEPT, str(path)
 
 
 def add_libraries(folder: Path, rules: list[Path], missing: int) -> None:
     """Add copied rules of invented libraries, 50 each, whose distributions are not installed."""
     sources = [path for path in rules if path.parent.name == "transformer_engine" and not path.stem.startswith("LOG")]
-    for number in range(max(missing, 0)):
+    for number in range(missing):
         library = f"bench{number // 50}"
         place = folder / library
         if not place.is_dir():

@@ -26,6 +26,7 @@ from _harness import DOCTOR, ROOT, arguments, run, settings, write_json
 
 INCIDENT = ROOT / "examples" / "incidents" / "b"
 DISTRIBUTIONS = 200
+BARE = getattr(sys, "_base_executable", sys.executable)  # without the import hook of an editable install
 GOAL = 23.0  # bare starts, for every command of ours
 
 
@@ -73,7 +74,7 @@ def everything(work: Path, options: argparse.Namespace) -> tuple[dict[str, list[
         check=True, capture_output=True, env=settings(work),
     )  # fmt: skip
     commands = {
-        "python -c pass": [sys.executable, "-c", "pass"],
+        "python -c pass": [BARE, "-c", "pass"],
         "attn-doctor --version": [*doctor, "--version"],
         "attn-doctor check --facts snapshot.json": [*doctor, "check", "--no-run", "--facts", str(snapshot)],
         "attn-doctor check --facts F.yaml --workload W.yaml": [*doctor, "check", "--no-run", *written],
