@@ -159,7 +159,7 @@ class Rulebook:
 
     @cached_property
     def predicted(self) -> dict[str, bool]:
-        """Return whether it takes a prediction to answer a fact key, for each key that was asked for."""
+        """Return whether it takes a prediction to answer a fact key, for each key that was looked up."""
         return {}
 
     @cached_property
