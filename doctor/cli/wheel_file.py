@@ -10,13 +10,14 @@ from doctor.diagnosis.examine import examine
 from doctor.errors import DoctorError
 from doctor.facts.derived.compiled import misfit, runs_on
 from doctor.model import ABSENT
+from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.torch_symbols import load_torch_symbols
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.binaries.judge import Place, judge
 from doctor.sources.binaries.survey import labelled
-from doctor.sources.binaries.wheel_file import read_wheel, unpacked
+from doctor.sources.binaries.wheel_file import name_of, read_wheel, unpacked
 from doctor.sources.probes.compiled import place_of
 from doctor.sources.probes.locate import find_target
 
@@ -37,9 +38,9 @@ def judged(path: Path, target: TargetOptions) -> tuple[Forms, bool]:
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     examined = examine(request, rulebook)
     known = know(rulebook, examined.facts)[0]
-    wheel = read_wheel(path)
+    wheel = read_wheel(path, rulebook.packages)
     if examined.python is not None:
-        loads, problem = _by_files(Place(**place_of(find_target(examined.python))), path)
+        loads, problem = _by_files(Place(**place_of(find_target(examined.python))), path, rulebook.packages)
     else:
         loads, problem = _by_record(known, wheel.fitting_torch)
     sm = known.value("gpu.sm")
@@ -53,8 +54,9 @@ def judged(path: Path, target: TargetOptions) -> tuple[Forms, bool]:
     return forms, loads is True
 
 
-def _by_files(place: Place, path: Path) -> tuple[bool | None, str]:
-    with unpacked(path) as package:
+def _by_files(place: Place, path: Path, records: PackageRecords) -> tuple[bool | None, str]:
+    record = records.get(name_of(path)[0], UNKNOWN_PACKAGE)
+    with unpacked(path, record) as package:
         found = {key: value for key, value, _ in judge(place, [package])}
     return found.get(f"{package.name}.loads"), str(found.get(f"{package.name}.load_problem", ""))
 

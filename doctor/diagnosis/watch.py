@@ -14,4 +14,5 @@ def watch_of(rulebook: Rulebook) -> Watch:
         rulebook.gpus,
         rulebook.cuda_drivers,
         rulebook.images,
+        rulebook.packages,
     )

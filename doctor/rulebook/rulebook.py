@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.model import ABSENT
+from doctor.packages.records import PackageRecords, records_of
 from doctor.rulebook.rule import Library, Rule
 
 from .cache import load_compiled, rule_folders
@@ -210,6 +211,11 @@ class Rulebook:
             for name, releases in table.items():
                 images.setdefault(name, {}).update(releases)
         return images
+
+    @cached_property
+    def packages(self) -> PackageRecords:
+        """Return what all libraries say of single distributions."""
+        return records_of(self._tables("packages"))
 
     def _tables(self, key: str) -> Iterator[Mapping[str, Any]]:
         return (library.body[key] for library in self.libraries.values() if library.body.get(key))

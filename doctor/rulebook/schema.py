@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
@@ -310,6 +311,26 @@ def check_library(shape: Shape, content: Any) -> None:
 
     names = shape.items(lambda value, at: distribution(shape, value, at))
 
+    def pattern(value: Any, at: At) -> None:
+        text(value, at)
+        try:
+            with catch_warnings():
+                simplefilter("ignore")  # of Python, on a pattern that it will read differently some day
+                re.compile(value)
+        except (re.error, RecursionError, OverflowError) as problem:
+            raise shape.fault(at, f"`{value}` is no regular expression: {problem}") from None
+
+    opens: dict[str, Check] = {
+        "files": lambda value, at: pattern(str(value).replace("{cuda}", "128"), at), "without_cuda": pattern,
+        "cuda_variable": text, "any_one": shape.boolean, "after": shape.items(pattern), "alternatives": text,
+        "folders": shape.values(text, text),
+    }  # fmt: skip
+    package: dict[str, Check] = {
+        "opens": lambda value, at: shape.mapping(value, at, opens, ("files",)),
+        "modules": shape.items(text), "modules_also_in": names, "conda": shape.items(text),
+        "has_load_rule": shape.boolean, "wheel_names_build": shape.boolean,
+    }  # fmt: skip
+
     def called(value: Any, at: At) -> None:
         if value not in CALLED:
             shape.condition(value, at)
@@ -319,6 +340,9 @@ def check_library(shape: Shape, content: Any) -> None:
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
         "distributions": lambda value, at: None if value == [] else names(value, at), "seldom": names,
         "unregistered": names,
+        "packages": shape.values(
+            lambda key, at: distribution(shape, key, at), lambda value, at: shape.mapping(value, at, package)
+        ),
         "modules": shape.values(text, lambda value, at: distribution(shape, value, at)),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from doctor.packages.gpus import Table
+from doctor.packages.records import PackageRecords
 
 #: Image name -> release tag -> facts of that image, with `source` and `certainty`.
 Images = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -22,6 +23,7 @@ class Watch:
     gpus: Table = field(default_factory=dict)
     cuda_drivers: Table = field(default_factory=dict)
     images: Images = field(default_factory=dict)
+    packages: PackageRecords = field(default_factory=dict)
 
     def reads_variable(self, name: str) -> bool:
         """Return whether a rule reads this environment variable."""

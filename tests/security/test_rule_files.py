@@ -55,6 +55,7 @@ EXPLAINS: dict[str, Any] = {
 }  # fmt: skip
 LIBRARY: dict[str, Any] = {
     "name": "madeup", "title": "Made up", "import_name": "madeup", "distributions": ["madeup"], "environment": ["MU_*"],
+    "packages": {"madeup": {"modules": ["madeup"], "opens": {"files": "mu/_C[.]so", "folders": {"sm90": "9.0"}}}},
     "modules": {"mu": "madeup"}, "seldom": ["madeup"], "references": ["https://example.org/a"],
     "backends": [{"id": "mu.one", "title": "One", "unfused": "true"}, {"id": "mu.part", "title": "P", "part_of": "mu.one"}],
     "applies": {"torch.version": ">=1.0"}, "stages": [{"when": {"torch.version": ">=1"}, "order": ["filter"]}],

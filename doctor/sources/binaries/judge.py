@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,6 @@ __all__ = ["Installed", "Owner", "PackageFacts", "Place", "judge"]
 FORMAT = 2  # of the cache file
 #: Packages whose Python files are compared by content, not by size alone.
 _HASHED = re.compile(r"flash-attn|transformer-engine|xformers")
-#: Packages with a rule of their own; what others do not load is one list.
-RULED = frozenset((
-    "fa3-fwd", "flash-attn", "flash-attn-3", "transformer-engine-torch", "transformer-engine-cu12",
-    "transformer-engine-cu13", "xformers", "vllm", "vllm-flash-attn", "sgl-kernel", "sglang-kernel", "sageattention",
-    "bitsandbytes", "torchvision", "torchaudio", "torchao", "autoawq-kernels",
-))  # fmt: skip
 _MAX_CHANGED = 4  # packages for which changes of variables are tried
 _CXX_VERSIONS = ("GLIBCXX_", "CXXABI_")
 _TE_CORE = re.compile(r"transformer-engine-cu1[23]")
@@ -58,7 +52,8 @@ def judge(place: Place, packages: Iterable[Installed], owners: Iterable[Owner] =
     fresh = work.to_remember()
     if cache is not None and fresh != remembered:
         write_cache(cache, key, json.dumps(fresh, separators=(",", ":")).encode())
-    return [*_facts(work, verdicts, changes), *loaded, *_owned(list(owners))]
+    ruled = {package.name for package in packages if package.record.has_load_rule}
+    return [*_facts(work, verdicts, changes, ruled), *loaded, *_owned(list(owners))]
 
 
 def _changes(work: Survey, packages: list[Installed], verdicts: list[PackageVerdict]) -> dict[str, str]:
@@ -105,7 +100,10 @@ def _newest(path: str, family: str) -> str | None:
     return max(numbered, key=lambda name: [int(part) for part in name.partition("_")[2].split(".")], default=None)
 
 
-def _facts(work: Survey, verdicts: list[PackageVerdict], changes: dict[str, str]) -> Iterator[tuple[str, Any, str]]:
+def _facts(
+    work: Survey, verdicts: list[PackageVerdict], changes: dict[str, str], ruled: Set[str]
+) -> Iterator[tuple[str, Any, str]]:
+    """Yield what was found of each package; what packages without a rule of their own do not load is one list."""
     old = _too_old((work.torch_failure, *(verdict.failure for verdict in verdicts if verdict.loads is False)))
     if old:
         yield "loader.old_libstdcxx", old, "version tables of the files"
@@ -125,7 +123,7 @@ def _facts(work: Survey, verdicts: list[PackageVerdict], changes: dict[str, str]
             yield f"{verdict.name}.gpu_code", verdict.gpu_code, source
         if verdict.torch_fits is not None:
             yield f"{verdict.name}.fitting_torch", verdict.torch_fits or ("none",), source
-        if verdict.name not in RULED:
+        if verdict.name not in ruled:
             bad = [one for one in verdict.verdicts if one.loads is False and one.about_torch]
             if verdict.loads is False:
                 others += [f"{verdict.name}: {one.problem}{changes.get(verdict.name, '')}" for one in bad]

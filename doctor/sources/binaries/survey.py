@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecord
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
 from doctor.util.deep_search import SearchTooLarge
 
@@ -17,7 +18,7 @@ from .files import Disk, read_summary, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
 from .layout import builds_with, has_new_layout, registers_operators
 from .loader import Failure, FailureKind, Loaded, Process
-from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
+from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_related, opening_of
 from .repair import Places
 from .te_import import import_te_common
 from .torch_import import TorchFiles, import_torch, read_text
@@ -52,6 +53,7 @@ class Installed:
     version: str | None
     base: str
     files: tuple[str, ...]
+    record: PackageRecord = UNKNOWN_PACKAGE
 
 
 @dataclass(frozen=True)
@@ -142,15 +144,15 @@ class Survey:
         files = self.own_files(package)
         if not files:
             return None
-        override = self.place.environ.get("BNB_CUDA_VERSION")
-        opening = opening_of(package.name, files, self.place.torch_cuda, override)
+        opens = package.record.opens
+        opening = opening_of(opens, self.place.torch_cuda, self.place.environ)
         picked = [name for name in files if opening and re.fullmatch(opening.files, name)]
         if opening is None:
-            picked = [name for name in files if not is_alternative(package.name, name)]
+            picked = [name for name in files if not is_alternative(opens, name)]
         verdicts = tuple(self.verdict(package, name, opening) for name in self._of_this_python(picked))
         fits = self._torch_releases(package, picked)
         return PackageVerdict(
-            package.name, package.version, _together(verdicts, opening), verdicts, is_known(package.name),
+            package.name, package.version, _together(verdicts, opening), verdicts, opens is not None,
             self._gpu_code(package, picked), fits, ", ".join(f"{package.base}/{name}" for name in picked[:2]),
         )  # fmt: skip
 
@@ -160,7 +162,7 @@ class Survey:
         summary = self.files.summary(f"{package.base}/{name}")
         if isinstance(summary, Summary):
             return is_related(summary.needed)
-        opening = opening_of(package.name, (), self.place.torch_cuda)
+        opening = opening_of(package.record.opens, self.place.torch_cuda, {})
         return opening is not None and re.fullmatch(opening.files, name) is not None
 
     def _of_this_python(self, names: Iterable[str]) -> list[str]:
@@ -296,7 +298,7 @@ class Survey:
         for name in names:
             path = f"{package.base}/{name}"
             archs = self._once("gpu", path, lambda path=path: archs_of(path)) or ()
-            found.update(dict.fromkeys(archs_for_pick(package.name, name, archs)))
+            found.update(dict.fromkeys(archs_for_pick(package.record.opens, name, archs)))
         return tuple(found)
 
     def _once(self, kind: str, path: str, compute: Any) -> Any:

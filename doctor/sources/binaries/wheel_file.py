@@ -19,6 +19,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
+from doctor.packages.records import UNKNOWN_PACKAGE, Opens, PackageRecord, PackageRecords
 from doctor.packages.torch_symbols import load_torch_symbols
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.redact import shortened
@@ -42,18 +43,19 @@ class WheelFit:
     gpu_code: tuple[str, ...]
 
 
-def read_wheel(path: Path) -> WheelFit:
+def read_wheel(path: Path, records: PackageRecords) -> WheelFit:
     """Return what the files of a wheel say, remembered by path, size and time; DoctorError where it is no wheel."""
     name, version = name_of(path)
     folder = cache_folder()
-    key = repr((stamp(str(path)), __version__, len(load_torch_symbols().builds)))
+    record = records.get(name, UNKNOWN_PACKAGE)
+    key = repr((stamp(str(path)), __version__, len(load_torch_symbols().builds), record.opens))
     digest = hashlib.sha256(str(path.absolute()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     cache = folder / f"wheel-{digest}.json" if folder else None
     kept = read_cache(cache, key) if cache else None
     if kept is not None:
         fits, archs = json.loads(kept[1])
         return WheelFit(name, version, None if fits is None else tuple(fits), tuple(archs))
-    with unpacked(path, opened_only=True) as package:
+    with unpacked(path, record, opened_only=True) as package:
         found = _read(package)
     if cache is not None:
         write_cache(cache, key, json.dumps([found.fitting_torch, found.gpu_code]).encode())
@@ -70,7 +72,7 @@ def name_of(path: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def unpacked(path: Path, *, opened_only: bool = False) -> Iterator[Installed]:
+def unpacked(path: Path, record: PackageRecord, *, opened_only: bool = False) -> Iterator[Installed]:
     """Unpack the shared libraries of a wheel for the time of the block; DoctorError where that is not possible.
 
     opened_only: those that the package opens at import, where that is known.
@@ -80,19 +82,19 @@ def unpacked(path: Path, *, opened_only: bool = False) -> Iterator[Installed]:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if _LIBRARY.search(name)]
-                wanted = _opened(name, names) if opened_only else names
+                wanted = _opened(record.opens, names) if opened_only else names
                 files = tuple(_unpack(archive, wanted[:MAX_FILES], Path(folder)))
         except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as problem:
             reason = reason_of(problem) if isinstance(problem, OSError) else str(problem)
             raise DoctorError(f"cannot read wheel `{path}`: {reason}") from None
-        yield Installed(name, version, folder, files)
+        yield Installed(name, version, folder, files, record)
 
 
-def _opened(package: str, names: list[str]) -> list[str]:
+def _opened(opens: Opens | None, names: list[str]) -> list[str]:
     """Return what a package opens; all that are not alternatives where that is not known."""
-    opening = opening_of(package, names, None)
+    opening = opening_of(opens, None, {})
     if opening is None:
-        return [name for name in names if not is_alternative(package, name)]
+        return [name for name in names if not is_alternative(opens, name)]
     return [name for name in names if re.fullmatch(opening.files, name)]
 
 
@@ -121,7 +123,7 @@ def _read(package: Installed) -> WheelFit:
         found = fitting_builds(path)
         if found is not None:
             common = set(found) if common is None else common & set(found)
-        archs.update(dict.fromkeys(archs_for_pick(package.name, name, archs_of(path))))
+        archs.update(dict.fromkeys(archs_for_pick(package.record.opens, name, archs_of(path))))
     fits = None
     if common is not None:
         fits = tuple(label for label in map(labelled, load_torch_symbols().builds) if label in common)

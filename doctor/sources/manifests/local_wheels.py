@@ -13,6 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
+from doctor.packages.records import PackageRecords
 from doctor.util.reading import TRUST_HINT, contained, is_trusted
 
 from .base import DeclaredRequirement
@@ -60,7 +61,7 @@ def found_in(folders: Iterable[Path], name: str, version: str) -> Path | None:
     return None
 
 
-def wheel_facts(wheels: Iterable[Wheel], top: Path) -> Iterator[Fact | str]:
+def wheel_facts(wheels: Iterable[Wheel], top: Path, records: PackageRecords) -> Iterator[Fact | str]:
     """Yield the facts of wheels inside a project, and a note for each that is not read."""
     read_wheel = import_module("doctor.sources.binaries.wheel_file").read_wheel  # door: binaries
     for path, place in [item for item in wheels if not item[0].name.startswith(_OF_TORCH)][:_MOST]:
@@ -68,7 +69,7 @@ def wheel_facts(wheels: Iterable[Wheel], top: Path) -> Iterator[Fact | str]:
             yield f"{place}: `{path.name}` is outside the project and was not read ({TRUST_HINT})"
             continue
         try:
-            found = read_wheel(path)
+            found = read_wheel(path, records)
         except DoctorError as problem:
             yield f"{place}: {problem.message}"
             continue

@@ -13,6 +13,7 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
+from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.sources.watch import Watch
 
 from .conda_meta import conda_folder
@@ -56,7 +57,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     place = place_of(target)
     if place["torch_folder"] is None and target.kind == TargetKind.INTERPRETER:
         return  # nothing here can be imported
-    packages = list(_packages(target))
+    packages = list(_packages(target, watch.packages))
     if not packages and not (place["torch_cuda"] and _has_libraries(target, place["torch_folder"])):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     yield from _missing_modules(packages)
@@ -67,7 +68,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         for found in target.distributions
         if _OWNED.match(found.name)
     ]
-    installed = [judge.Installed(*package) for package in packages]
+    installed = [judge.Installed(*package, watch.packages.get(package[0], UNKNOWN_PACKAGE)) for package in packages]
     for key, value, source in judge.judge(judge.Place(**place), installed, owners):
         yield fact(key, value, source)
 
@@ -113,10 +114,10 @@ def _has_libraries(target: Target, torch: str | None) -> bool:
     return any(map(Path.is_dir, folders))
 
 
-def _packages(target: Target) -> Iterator[Package]:
+def _packages(target: Target, records: PackageRecords) -> Iterator[Package]:
     """Yield the packages that list shared libraries; the copy that is imported counts, owned or not."""
     seen: set[str] = set()
-    for name, (folder, files) in stray_files(target).items():
+    for name, (folder, files) in stray_files(target, records).items():
         if name not in _UNRELATED and _is_related(folder, files):
             name = "transformer-engine-torch" if name == "transformer-engine" else name
             seen.add(name)

@@ -9,20 +9,12 @@ from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
+from doctor.packages.records import PackageRecords
 from doctor.sources.watch import Watch
 
 from .target import Target
 
 PROMISES: tuple[str, ...] = ()
-
-#: Name in conda -> name of the distribution.
-NAMES = {
-    "pytorch": "torch", "libtorch": "torch", "pytorch-gpu": "torch",
-    **{name: name for name in (
-        "torchvision", "torchaudio", "torchao", "triton", "xformers", "flash-attn", "vllm", "bitsandbytes", "deepspeed",
-        "transformers", "transformer-engine",
-    )},
-}  # fmt: skip
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
@@ -30,7 +22,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     folder = conda_folder(target)
     if folder is None:
         return
-    listed = dict(_listed(f"{folder}/conda-meta"))
+    listed = dict(_listed(f"{folder}/conda-meta", watch.packages))
     if not listed:
         return
     site = [path for path in target.site_dirs if str(path).startswith(f"{folder}/")]
@@ -51,16 +43,17 @@ def conda_folder(target: Target) -> str | None:
     return folder if os.path.isdir(f"{folder}/conda-meta") else None  # noqa: PTH112
 
 
-def _listed(folder: str) -> Iterator[tuple[str, tuple[str, str]]]:
+def _listed(folder: str, records: PackageRecords) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield distribution, and name and version in conda, from files such as `pytorch-2.5.1-py3.11_cuda12.4_0.json`."""
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return
+    distributions = {name: distribution for distribution, record in records.items() for name in record.conda}
     for entry in sorted(names):
         name, _, rest = entry.removesuffix(".json").rpartition("-")[0].rpartition("-")
-        if entry.endswith(".json") and name in NAMES:
-            yield NAMES[name], (name, rest)
+        if entry.endswith(".json") and name in distributions:
+            yield distributions[name], (name, rest)
 
 
 def _differ(one: str, other: str) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
+from doctor.packages.records import PackageRecords
 from doctor.sources.watch import Watch
 from doctor.util.redact import tilde
 
@@ -21,33 +22,6 @@ from .target import Target
 
 PROMISES: tuple[str, ...] = ()
 
-#: Distribution -> the modules that it installs at the top level: Python code first, then compiled ones.
-MODULES = {
-    "flash-attn": ("flash_attn", "flash_attn_2_cuda"),
-    "flash-attn-3": ("flash_attn_3", "flash_attn_interface", "flash_attn_3_cuda", "flashattn_hopper_cuda"),
-    "transformer-engine": ("transformer_engine", "transformer_engine_torch", "transformer_engine_extensions"),
-    "causal-conv1d": ("causal_conv1d", "causal_conv1d_cuda"),
-    "mamba-ssm": ("mamba_ssm", "selective_scan_cuda"),
-    "apex": ("apex", "amp_C", "fused_layer_norm_cuda", "fused_weight_gradient_mlp_cuda", "scaled_masked_softmax_cuda"),
-    "autoawq-kernels": ("awq_ext", "awq_v2_ext", "exl_ext", "exlv2_ext"),
-    "torch": ("torch", "functorch"),
-    "sgl-kernel": ("sgl_kernel",),
-    "vllm-flash-attn": ("vllm_flash_attn",),
-    "fa3-fwd": ("fa3_fwd_interface", "fa3_fwd"),
-    **{
-        name: (name.replace("-", "_"),)
-        for name in (
-            "xformers", "vllm", "torchvision", "torchaudio", "torchao", "triton", "bitsandbytes", "deepspeed",
-            "sageattention", "natten", "xgrammar", "torchcodec", "transformers",
-        )
-    },
-}  # fmt: skip
-#: Other distributions that install the same modules.
-_ALSO = {
-    "sgl-kernel": ("sglang-kernel",), "transformer-engine": ("transformer-engine-torch",),
-    "triton": ("pytorch-triton", "triton-windows"), "bitsandbytes": ("bitsandbytes-intel",),
-}  # fmt: skip
-_DIST = {module: name for name, modules in MODULES.items() for module in modules}
 _EXTENSION = r"\.(?:cpython-(\d{2,3})t?-[\w-]+\.|abi3\.)?so$"
 _MAX_FILES, _MAX_DEPTH = 256, 4
 
@@ -68,7 +42,7 @@ class Copy(NamedTuple):
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     """Yield which modules are imported from a copy that no distribution owns, are split, or have hidden copies."""
-    found = module_copies(target)
+    found = module_copies(target, watch.packages)
     stray: list[str] = []
     hidden: list[str] = []
     for module, copies in found.items():
@@ -77,15 +51,15 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         first, other = copies[0], copies[1]
         words = f"`{module}` is imported from {first.words()}, not from {other.words()}"
         (hidden if first.owner else stray).append(words)
-    for key, texts in (("stray", stray), ("split", list(_split(found))), ("hidden", hidden)):
+    for key, texts in (("stray", stray), ("split", list(_split(found, watch.packages))), ("hidden", hidden)):
         if texts:
             yield fact(f"modules.{key}", tuple(texts), "the modules in the folders of the import path")
 
 
-def _split(found: dict[str, list[Copy]]) -> Iterator[str]:
+def _split(found: dict[str, list[Copy]], records: PackageRecords) -> Iterator[str]:
     """Yield packages whose Python code and compiled module come from two folders."""
-    for modules in MODULES.values():
-        first = [found[module][0] for module in modules if module in found]
+    for record in records.values():
+        first = [found[module][0] for module in record.modules if module in found]
         for other in first[1:]:
             if other.folder != first[0].folder and not (first[0].owner and other.owner):
                 yield (
@@ -94,9 +68,10 @@ def _split(found: dict[str, list[Copy]]) -> Iterator[str]:
                 )
 
 
-def module_copies(target: Target) -> dict[str, list[Copy]]:
+def module_copies(target: Target, records: PackageRecords) -> dict[str, list[Copy]]:
     """Return module -> its copies, the one that is imported first."""
     found: dict[str, list[Copy]] = {}
+    distributions = _distributions(records)
     tag = "".join((target.version or "").split(".")[:2])
     seen: set[str] = set()
     for directory in target.site_dirs:
@@ -112,15 +87,19 @@ def module_copies(target: Target) -> dict[str, list[Copy]]:
         present: dict[str, list[str]] = {}
         for name in names:
             module = name.partition(".")[0]
-            if module in _DIST and _is_module(folder, name, module, tag):
+            if module in distributions and _is_module(folder, name, module, tag):
                 present.setdefault(module, []).append(name)
         owners = {one.name: one for one in target.distributions if one.folder == folder} if present else {}
         for module, files in present.items():
             chosen = min(files, key=_order)
-            names_of = (_DIST[module], *_ALSO.get(_DIST[module], ()))
-            owner = next((owners[name] for name in names_of if name in owners), None)
+            owner = next((owners[name] for name in distributions[module] if name in owners), None)
             found.setdefault(module, []).append(Copy(module, folder, chosen, owner))
     return found
+
+
+def _distributions(records: PackageRecords) -> dict[str, tuple[str, ...]]:
+    """Return module -> the distributions that install it at the top level; the first gives its name to the module."""
+    return {module: (name, *record.modules_also_in) for name, record in records.items() for module in record.modules}
 
 
 def _is_module(folder: str, name: str, module: str, tag: str) -> bool:
@@ -139,10 +118,11 @@ def _order(name: str) -> int:
     return 1 if ".cpython-" in name else 2 if ".abi3." in name else 3 if name.endswith(".so") else 4
 
 
-def stray_files(target: Target) -> dict[str, tuple[str, tuple[str, ...]]]:
+def stray_files(target: Target, records: PackageRecords) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return distribution -> folder and compiled files below it, where a copy is imported that none owns there."""
     strays: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for module, copies in module_copies(target).items():
+    distributions = _distributions(records)
+    for module, copies in module_copies(target, records).items():
         first = copies[0]
         if first.owner is not None:
             continue
@@ -152,9 +132,10 @@ def stray_files(target: Target) -> dict[str, tuple[str, tuple[str, ...]]]:
             files = tuple(_compiled_below(first.folder, first.file, _MAX_DEPTH))[:_MAX_FILES]
         else:
             files = ()
-        before = strays.get(_DIST[module], (first.folder, ()))
+        name = distributions[module][0]
+        before = strays.get(name, (first.folder, ()))
         if files and before[0] == first.folder:
-            strays[_DIST[module]] = first.folder, (*before[1], *files)
+            strays[name] = first.folder, (*before[1], *files)
     return strays
 
 

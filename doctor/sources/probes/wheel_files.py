@@ -14,15 +14,14 @@ from .target import Target
 
 PROMISES: tuple[str, ...] = ()
 
-#: Compiled packages whose wheel files name what they were built for.
-NAMES = ("flash-attn", "flash-attn-3", "xformers", "sageattention", "sgl-kernel", "sglang-kernel", "vllm")
 _MAX_NOTE = 1 << 16
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     """Yield `<name>.wheel` of each such distribution that was installed from an address, not from an index."""
     for found in target.distributions:
-        if found.name not in NAMES:
+        record = watch.packages.get(found.name)
+        if record is None or not record.wheel_names_build:
             continue
         note = Path(found.path) / "direct_url.json"
         if note.is_file() and (name := _wheel_name(note)):

@@ -14,8 +14,8 @@ from doctor.sources.binaries.loader import Failure, FailureKind
 from doctor.sources.binaries.repair import Places, find_change, in_words
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.target import Target, TargetKind
-from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf
+from tests.helpers.watches import built_in_watch
 from tests.sources.binaries.test_survey import extension, torch_tree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the loader of Linux")
@@ -35,7 +35,7 @@ def facts_of(site: Path, **environ: str) -> Facts:
         os.path.realpath(sys.executable), prefix, (site,), TargetKind.INTERPRETER, "3.11.7", "cpython", "Linux",
         os.uname().machine, "2.35", environ,
     )  # fmt: skip
-    return collect(target, Watch(), ("compiled",))
+    return collect(target, built_in_watch(), ("compiled",))
 
 
 def test_a_library_that_only_a_wheel_has(site: Path) -> None:

@@ -16,14 +16,13 @@ from doctor.model import Facts
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols, packed
 from doctor.sources.binaries.files import Disk
 from doctor.sources.binaries.fit import SymbolBinder, demangled, of_torch, range_of
-from doctor.sources.binaries.judge import RULED
 from doctor.sources.binaries.loader import Failure, FailureKind, Process
 from doctor.sources.binaries.packages import archs_for_pick, opening_of
 from doctor.sources.binaries.survey import Installed, Place, Survey, fitting_builds
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.target import Target, TargetKind
-from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf, install
+from tests.helpers.watches import built_in_watch
 
 RULES = Path(__file__).parents[3] / "rules"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the loader of Linux")
@@ -127,7 +126,7 @@ def facts_of(site: Path, **environ: str) -> Facts:
         os.path.realpath(sys.executable), site.parents[2], (site,), TargetKind.INTERPRETER, "3.11.7", "cpython",
         "Linux", os.uname().machine, "2.35", environ,
     )  # fmt: skip
-    return collect(target, Watch(), ("compiled",))
+    return collect(target, built_in_watch(), ("compiled",))
 
 
 def test_a_module_that_fits(site: Path) -> None:
@@ -192,12 +191,16 @@ def test_bitsandbytes_is_judged_by_the_library_of_this_cuda(site: Path) -> None:
 
 
 def test_what_a_package_opens() -> None:
-    one = opening_of("bitsandbytes", (), "12.8")
-    cpu = opening_of("bitsandbytes", (), "")
+    packages = built_in_watch().packages
+    opens = packages["bitsandbytes"].opens
+    one, other = opening_of(opens, "12.8", {}), opening_of(opens, "12.8", {"BNB_CUDA_VERSION": "99"})
+    cpu, unknown = opening_of(opens, "", {"BNB_CUDA_VERSION": "99"}), opening_of(opens, None, {})
     assert one is not None and "cuda128" in one.files and cpu is not None and "cpu" in cpu.files
-    assert opening_of("natten", (), "12.8") is None
-    assert archs_for_pick("sgl-kernel", "sgl_kernel/sm90/common_ops.so", ("8.0", "9.0a")) == ("9.0a",)
-    assert archs_for_pick("sgl-kernel", "sgl_kernel/sm100/common_ops.so", ("8.0", "9.0", "10.0a")) == ("8.0", "10.0a")
+    assert other is not None and "cuda99" in other.files and unknown is not None and unknown.files == "-"
+    assert opening_of(packages["natten"].opens, "12.8", {}) is None
+    kernels = packages["sgl-kernel"].opens
+    assert archs_for_pick(kernels, "sgl_kernel/sm90/common_ops.so", ("8.0", "9.0a")) == ("9.0a",)
+    assert archs_for_pick(kernels, "sgl_kernel/sm100/common_ops.so", ("8.0", "9.0", "10.0a")) == ("8.0", "10.0a")
 
 
 def test_a_tree_without_torch_is_judged_by_the_symbols_on_record(site: Path) -> None:
@@ -273,7 +276,9 @@ def test_a_library_of_the_same_package_is_loaded_first(site: Path) -> None:
 
 def test_packages_with_a_rule_are_not_listed_again() -> None:
     rules = "".join(path.read_text() for path in RULES.glob("*/*.yaml"))
-    assert set(re.findall(r"^  ([a-z0-9-]+)\.known_unloadable: true$", rules, re.MULTILINE)) - {"binaries"} == RULED
+    assert set(re.findall(r"^  ([a-z0-9-]+)\.known_unloadable: true$", rules, re.MULTILINE)) - {"binaries"} == {
+        name for name, record in built_in_watch().packages.items() if record.has_load_rule
+    }
 
 
 def test_te_that_binds_lazily_is_not_refused_for_a_function(site: Path) -> None:

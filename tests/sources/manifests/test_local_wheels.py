@@ -12,9 +12,9 @@ from doctor.sources.binaries import wheel_file
 from doctor.sources.binaries.wheel_file import read_wheel
 from doctor.sources.manifests.base import Manifest
 from doctor.sources.manifests.formats.requirements import read
-from doctor.sources.watch import Watch
 from doctor.util.reading import trust_project
 from tests.helpers.fake_trees import elf
+from tests.helpers.watches import built_in_watch
 
 NAME = "torchvision-0.23.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 SET_DEVICE = "_ZN3c104cuda9SetDeviceEab"  # from torch 2.8 on
@@ -37,13 +37,13 @@ def manifest(folder: Path, *lines: str) -> Manifest:
     (folder / "pyproject.toml").touch()
     path = folder / "requirements.txt"
     path.write_text("\n".join(lines) + "\n")
-    return read(path, path.read_text(), Watch())
+    return read(path, path.read_text(), built_in_watch())
 
 
 def test_what_a_wheel_fits(tmp_path: Path) -> None:
     path = wheel(tmp_path)
     for _ in range(2):  # read, then remembered
-        found = read_wheel(path)
+        found = read_wheel(path, built_in_watch().packages)
         assert (found.name, found.version, found.gpu_code) == ("torchvision", "0.23.0", ())
         assert found.fitting_torch is not None
         assert "2.8.0+cu128" in found.fitting_torch and "2.6.0+cu124" not in found.fitting_torch
@@ -90,9 +90,9 @@ def test_hostile_wheels_cost_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     found = manifest(tmp_path, f"./{NAME}")
     assert any("cannot read wheel" in note and "\n" not in note for note in found.notes)
     with pytest.raises(DoctorError, match="leads out"):
-        read_wheel(wheel(tmp_path, "../../evil.so", "natten-1.0-cp311-cp311-linux_x86_64.whl"))
+        read_wheel(wheel(tmp_path, "../../evil.so", "natten-1.0-cp311-cp311-linux_x86_64.whl"), {})
     monkeypatch.setattr(wheel_file, "MAX_BYTES", 100)
     with pytest.raises(DoctorError, match="more than"):
-        read_wheel(wheel(tmp_path))
+        read_wheel(wheel(tmp_path), {})
     with pytest.raises(DoctorError, match="not the name of a wheel"):
-        read_wheel(tmp_path / "x.whl")
+        read_wheel(tmp_path / "x.whl", {})

@@ -8,8 +8,8 @@ import pytest
 
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.target import Target, TargetKind
-from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
+from tests.helpers.watches import built_in_watch
 
 
 def facts_of(prefix: Path) -> object:
@@ -18,7 +18,7 @@ def facts_of(prefix: Path) -> object:
         str(prefix / "bin/python"), prefix, (site,), TargetKind.INTERPRETER, "3.11.7", "cpython", "Linux", "x86_64",
         "2.36", {},
     )  # fmt: skip
-    return collect(target, Watch(), ("conda_meta",)).value("files.conda_and_pip")
+    return collect(target, built_in_watch(), ("conda_meta",)).value("files.conda_and_pip")
 
 
 @pytest.mark.parametrize(

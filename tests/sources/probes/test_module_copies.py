@@ -13,8 +13,8 @@ from doctor.sources.probes import compiled
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.module_copies import module_copies, stray_files
 from doctor.sources.probes.target import Target, TargetKind
-from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf, install
+from tests.helpers.watches import built_in_watch
 
 VERSION = ".".join(str(part) for part in sys.version_info[:3])
 TAG = f"cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu"
@@ -39,7 +39,7 @@ def target(*folders: Path) -> Target:
 
 
 def facts_of(*folders: Path) -> Facts:
-    return collect(target(*folders), Watch(), ("module_copies",))
+    return collect(target(*folders), built_in_watch(), ("module_copies",))
 
 
 def test_the_first_copy_is_the_one_that_python_finds(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_first_copy_is_the_one_that_python_finds(tmp_path: Path) -> None:
     answers = json.loads(done.stdout)
     assert 50 < sum(answer is not None for answer in answers) < len(answers)
     for (folders, module), answer in zip(cases, answers, strict=True):
-        copies = module_copies(target(*folders)).get(module)
+        copies = module_copies(target(*folders), built_in_watch().packages).get(module)
         mine = None
         if copies:
             inside = "" if "." in copies[0].file else "/__init__.py"
@@ -78,10 +78,12 @@ def test_a_build_in_front_of_the_installed_package(tmp_path: Path) -> None:
     assert f"`flash_attn_2_cuda` is imported from `{checkout}" in text and "no distribution owns it" in text
     assert f"not from `{site}" in text and "(flash-attn 2.8.3)" in text
     assert "modules.hidden" not in facts
-    assert stray_files(target(checkout, site)) == {"flash-attn": (str(checkout), (f"flash_attn_2_cuda.{TAG}.so",))}
+    assert stray_files(target(checkout, site), built_in_watch().packages) == {
+        "flash-attn": (str(checkout), (f"flash_attn_2_cuda.{TAG}.so",))
+    }
     reverse = facts_of(site, checkout)
     assert "modules.stray" not in reverse and str(checkout) in reverse.value("modules.hidden")[0]
-    assert stray_files(target(site, checkout)) == {}
+    assert stray_files(target(site, checkout), built_in_watch().packages) == {}
 
 
 def test_python_code_of_one_copy_and_a_compiled_module_of_another(tmp_path: Path) -> None:
@@ -113,7 +115,8 @@ def test_the_imported_copy_is_judged(tmp_path: Path) -> None:
     elf(site / module, ("libc10.so",))
     (folder / "RECORD").write_text(f"{module},sha256=x,1\n")
     elf(checkout / module, ("libc10.so",))
-    bases = {name: base for name, _, base, _ in compiled._packages(target(checkout, site))}
+    records = built_in_watch().packages
+    bases = {name: base for name, _, base, _ in compiled._packages(target(checkout, site), records)}
     assert bases == {"flash-attn": str(checkout)}
-    bases = {name: base for name, _, base, _ in compiled._packages(target(site, checkout))}
+    bases = {name: base for name, _, base, _ in compiled._packages(target(site, checkout), records)}
     assert bases == {"flash-attn": str(site)}

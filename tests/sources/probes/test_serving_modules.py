@@ -7,8 +7,8 @@ from pathlib import Path
 
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.target import Target, TargetKind
-from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf, install
+from tests.helpers.watches import built_in_watch
 
 KEY = "machine.compiled_modules_missing"
 COMPLETE = ("_C", "_flashmla_C", "vllm_flash_attn/_vllm_fa2_C", "vllm_flash_attn/_vllm_fa3_C")
@@ -26,7 +26,7 @@ def server(site: Path, name: str, folder: str, listed: Iterable[str], there: Ite
 
 
 def missing(target: Target) -> object:
-    facts = collect(target, Watch(), ("distributions", "compiled"))
+    facts = collect(target, built_in_watch(), ("distributions", "compiled"))
     return facts.value(KEY) if KEY in facts else "not said"
 
 

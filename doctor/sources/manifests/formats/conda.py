@@ -48,7 +48,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
             raise fault(path, line, f"`{name}` is declared twice (also in line {found[name][1]})")
         found[name] = (ranges, line, build)
     reader.entries += _entries(path, found, rows)
-    manifest = reader.manifest()
+    manifest = reader.manifest(watch)
     return Manifest(manifest.entries, (*manifest.facts, *_facts(path, found)), False, "", manifest.notes)
 
 

@@ -63,7 +63,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     reader.file(path, text, (), constraint=False)
     if reader.entries:
         reader.facts.append(Fact("target.manifest", "requirements", str(path)))
-    return reader.manifest()
+    return reader.manifest(watch)
 
 
 class Reader:
@@ -80,23 +80,23 @@ class Reader:
         self._wheels: list[Wheel] = []  # that lines name by address
         self._folders: list[Path] = []  # of --find-links
 
-    def manifest(self) -> Manifest:
+    def manifest(self, watch: Watch) -> Manifest:
         """Return everything read; with a hash on every line, pip installs only what is listed."""
         wanted = [entry for entry in self.entries if not entry.constraint]
-        self._read_wheels()
+        self._read_wheels(watch)
         for index in [fact for fact in self.facts if fact.key == "torch.cuda"]:
             self.facts += index_builds((entry.name for entry in wanted), index.source)
         self.facts += vllm_builds({entry.name for entry in wanted}, self.indexes)
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 
-    def _read_wheels(self) -> None:
+    def _read_wheels(self, watch: Watch) -> None:
         """Add the facts of wheels that are files here."""
         wheels = list(self._wheels)
         for entry in self.entries if self._folders else ():
             if entry.version and entry.range and (found := found_in(self._folders, entry.name, entry.version)):
                 wheels.append((found, entry.place))
-        for item in wheel_facts(wheels, self.top) if wheels else ():
+        for item in wheel_facts(wheels, self.top, watch.packages) if wheels else ():
             if isinstance(item, str):
                 self.notes.append(item)
             else:

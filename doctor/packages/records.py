@@ -1,0 +1,66 @@
+"""What the libraries of the rulebook say of single distributions: `packages` of their `library.yaml`, as records.
+
+This module knows the kinds of statements and no package. Sources are handed the records, as they load no rulebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Opens(NamedTuple):
+    """Which of its compiled files a package opens at import: patterns of paths below site-packages."""
+
+    files: str  # the CUDA release of torch replaces `{cuda}`: 128 for 12.8
+    without_cuda: str = ""  # what it opens next to a torch without CUDA
+    cuda_variable: str = ""  # the variable whose value replaces `{cuda}` instead
+    any_one: bool = False  # the first group that loads is enough
+    after: tuple[str, ...] = ()  # files of other packages that it loads first, with symbols visible to all
+    alternatives: str = ""  # part of the name of each file of which it opens one
+    folders: Mapping[str, str] = {}  # folder -> the architecture of its files, `!9.0` for all others
+
+
+class PackageRecord(NamedTuple):
+    """What is known of one distribution, whatever its version."""
+
+    opens: Opens | None = None
+    modules: tuple[str, ...] = ()  # installed at the top level: Python code first, then compiled ones
+    modules_also_in: tuple[str, ...] = ()  # other distributions that install the same modules
+    has_load_rule: bool = False  # a rule of its own says that it does not load
+    wheel_names_build: bool = False  # its wheel files name what they were built for
+    conda: tuple[str, ...] = ()  # its names in conda
+
+
+#: Distribution -> its record.
+PackageRecords = Mapping[str, PackageRecord]
+UNKNOWN_PACKAGE = PackageRecord()
+
+
+def records_of(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> PackageRecords:
+    """Return the records that the libraries give, in the order of the names."""
+    found = {name: _record(body) for table in tables for name, body in table.items()}
+    return dict(sorted(found.items()))
+
+
+def _record(body: Mapping[str, Any]) -> PackageRecord:
+    opens = body.get("opens")
+    return PackageRecord(
+        opens=None if opens is None else _opens(opens),
+        modules=tuple(body.get("modules", ())),
+        modules_also_in=tuple(body.get("modules_also_in", ())),
+        has_load_rule=_flag(body, "has_load_rule"),
+        wheel_names_build=_flag(body, "wheel_names_build"),
+        conda=tuple(body.get("conda", ())),
+    )
+
+
+def _opens(body: Mapping[str, Any]) -> Opens:
+    texts = {key: body.get(key, "") for key in ("files", "without_cuda", "cuda_variable", "alternatives")}
+    return Opens(
+        **texts, any_one=_flag(body, "any_one"), after=tuple(body.get("after", ())), folders=body.get("folders", {})
+    )
+
+
+def _flag(body: Mapping[str, Any], key: str) -> bool:
+    return str(body.get(key)).lower() == "true"
