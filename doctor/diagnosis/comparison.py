@@ -6,7 +6,6 @@ difference that the change does not need is taken out again. What is left is a s
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +26,9 @@ from doctor.report.comparison_model import (
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rule import as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.sources.printed import is_report
-from doctor.util.reading import read_text
 
 from .judge import Clock
+from .path_kind import target_of
 from .pipeline import diagnose
 from .request import Request
 
@@ -53,8 +51,6 @@ _LEADS = (
 )  # fmt: skip
 #: About the examination, and not about what was examined.
 _NOT_COMPARED = ("target.path", "target.manifest", "distributions.complete", "gpu.count", "gpu.all")
-_FACTS_SUFFIXES = (".json", ".yaml", ".yml")
-_REPORT_SUFFIXES = ("", ".txt", ".md", ".log")
 
 
 def compare_environments(
@@ -83,18 +79,14 @@ def side_request(request: Request, name: str) -> Request:
         return _as_kind(request, kind, rest)
     path = Path(name).expanduser()
     try:
-        exists, folder = path.exists(), path.is_dir()
+        exists = path.exists()
     except (OSError, ValueError):
-        exists, folder = False, False
+        exists = False
     if not exists:
         if re.fullmatch(r"pyproject\.toml\[.*\]|.+\[[^\[\]]*\]", name):
             return _as_kind(request, "requirements", name)
         raise DoctorError(f"`{name}` does not exist", "name a snapshot, an environment, an interpreter or a lock file")
-    if folder:
-        return _as_kind(request, _kind_of_folder(path), str(path))
-    if re.fullmatch(r"(python|pypy)[\d.]*(\.exe)?", path.name):
-        return _as_kind(request, "python", str(path))
-    return _as_kind(request, "facts" if _holds_facts(path) else "requirements", str(path))
+    return _as_kind(request, target_of(path), str(path))
 
 
 def _as_kind(request: Request, kind: str, path: str) -> Request:
@@ -103,28 +95,6 @@ def _as_kind(request: Request, kind: str, path: str) -> Request:
     if kind == "site-packages":
         return replace(request, site_packages=path)
     return replace(request, facts=(path,)) if kind == "facts" else replace(request, declared=(path,))
-
-
-def _kind_of_folder(path: Path) -> str:
-    if any((path / name).exists() for name in ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")):
-        return "python"
-    return "site-packages" if next(path.glob("*.dist-info"), None) is not None else "requirements"
-
-
-def _holds_facts(path: Path) -> bool:
-    """Return whether a file holds facts: by its content, as lock files are JSON and YAML too."""
-    if path.suffix.lower() in _REPORT_SUFFIXES:
-        return is_report(read_text(path, "file"))
-    if path.suffix.lower() not in _FACTS_SUFFIXES:
-        return False
-    text = read_text(path, "facts file")
-    if path.suffix.lower() == ".json":
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
-            return True  # the reader of facts says what is wrong with it
-        return isinstance(content, dict) and not {"_meta", "default"} <= set(content)
-    return re.search(r"^[\"']?(facts|workload|[a-z0-9-]+\.[a-z_]+)[\"']?\s*:", text, re.MULTILINE) is not None
 
 
 def compare_reports(rulebook: Rulebook, names: tuple[str, str], a: Report, b: Report) -> Comparison:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
@@ -15,69 +13,7 @@ import typer.main
 
 from doctor.cli.main import _spelled, app, run
 from doctor.errors import DoctorError
-
-ROOT = Path(__file__).parents[2]
-SPAN = re.compile(r"`(attn-doctor [^`]+)`")
-#: Documents of the past, or of other programs' commands.
-LEFT_OUT = ("docs/stress/", "docs/incidents", "docs/adr/")
-
-
-class Command(NamedTuple):
-    """One command, where it is written, and whether a reader types it as it is (a mention may lack its arguments)."""
-
-    where: str
-    text: str
-    typed: bool
-
-
-def in_documents() -> Iterator[Command]:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    for page in pages:
-        where = page.relative_to(ROOT).as_posix()
-        if where.startswith(LEFT_OUT):
-            continue
-        text = page.read_text(encoding="utf-8")
-        for block in re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M):
-            for line in block.replace("\\\n", " ").splitlines():
-                if found := re.match(r"\s*(?:\$ |run: )?(?:\S+/)?(attn-doctor .+)", line):
-                    yield Command(where, found[1], True)
-        prose = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.S | re.M)
-        yield from (Command(where, " ".join(found.split()), False) for found in SPAN.findall(prose))
-
-
-def in_program() -> Iterator[Command]:
-    for path in sorted((ROOT / "doctor").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                text = "".join(part.value if isinstance(part, ast.Constant) else "WORD" for part in node.values)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                text = node.value
-            else:
-                continue
-            where = f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"
-            yield from (Command(where, " ".join(found.split()), False) for found in SPAN.findall(text))
-
-
-def in_rules() -> Iterator[Command]:
-    for path in sorted((ROOT / "rules").rglob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
-        if "attn-doctor" in text:
-            for found in re.findall(r"call: (attn-doctor .+)|`(attn-doctor [^`]+)`", text):
-                yield Command(path.relative_to(ROOT).as_posix(), " ".join("".join(found).split()), True)
-
-
-COMMANDS = (*in_documents(), *in_program(), *in_rules())
-
-
-#: A line of grammar, of which a reader types one form.
-GRAMMAR = re.compile(r"\bTARGET\b|\bCOMMAND\b|\bWORD …|\[|\S\|\S")
-
-
-def words_of(text: str) -> list[str]:
-    """The words that the shell passes on."""
-    text = re.sub(r"\$\([^)]*\)", "computed", text)
-    text = re.split(r"\s(?:\||\|\||&&|>|2>|#|;)\s?", text)[0]
-    return [word for word in shlex.split(text, comments=True)[1:] if word not in ("…", "...")]
+from tests.helpers.text_commands import COMMANDS, GRAMMAR, ROOT, Command, words_of
 
 
 def refused(command: Command) -> str | None:

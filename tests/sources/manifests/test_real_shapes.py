@@ -8,7 +8,7 @@ from doctor.diagnosis import pipeline as session
 from doctor.diagnosis.request import Request
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.sources.manifests.detect import kind_of
+from doctor.sources.manifests.detect import UnknownKind, kind_of
 from doctor.sources.manifests.discover import discover
 from tests.helpers.rulebook import builtin_rulebook
 
@@ -163,8 +163,8 @@ def test_options_behind_a_requirement_are_read_as_pip_reads_them(read):
 def test_a_file_about_dockerfiles_is_none(name):
     try:
         assert kind_of(Path(name), "#!/bin/bash\n") != "dockerfile"
-    except DoctorError as refusal:
-        assert "unknown file format" in refusal.message
+    except UnknownKind as refusal:
+        assert name in refusal.message
 
 
 def test_an_unpacked_project_without_a_checkout_includes_across_its_folders(read):
