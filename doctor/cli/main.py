@@ -215,7 +215,7 @@ def _unwritable(problem: OSError) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     program = typer.main.get_command(app)
-    with _as_doctor_errors():
+    with _as_doctor_errors(arguments):
         code = program.main(arguments, prog_name="attn-doctor", standalone_mode=False)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
         raise KeyboardInterrupt
@@ -229,23 +229,24 @@ def _spelled(arguments: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _as_doctor_errors() -> Iterator[None]:
+def _as_doctor_errors(arguments: Sequence[str]) -> Iterator[None]:
     """Raise what is wrong with a command line as a DoctorError: one line, and a hint."""
+    called = " ".join(("attn-doctor", *(word for word in arguments[:1] if word in COMMANDS)))  # some errors do not say
     try:
         yield
     except NoSuchOption as error:
-        path = error.ctx.command_path if error.ctx else "attn-doctor"
+        path = error.ctx.command_path if error.ctx else called
         if path == "attn-doctor":
             raise DoctorError(f"there is no command `{error.option_name}`", _hint(error.option_name)) from None
         known = [name for item in error.ctx.command.params for name in item.opts] if error.ctx else []
         hint = nearest(error.option_name, known) or f"`{path} --help` lists the options"
         raise DoctorError(f"`{path}` has no option `{error.option_name}`", hint) from None
     except MissingParameter as error:
-        path = error.ctx.command_path if error.ctx else "attn-doctor"
+        path = error.ctx.command_path if error.ctx else called
         name = (error.param.metavar or error.param.name or "").upper() if error.param else ""
         raise DoctorError(f"`{path}` needs {name}", f"see `{path} --help`") from None
     except UsageError as error:
-        path = error.ctx.command_path if error.ctx else "attn-doctor"
+        path = error.ctx.command_path if error.ctx else called
         message = error.message.rstrip(".")
         if extra := _EXTRA_ARGUMENT.match(message):
             known = {name for item in error.ctx.command.params for name in item.opts} if error.ctx else set()

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
 
 from doctor.cli.main import _spelled, app, run
 from doctor.errors import DoctorError
-from tests.helpers.text_commands import COMMANDS, GRAMMAR, ROOT, Command, words_of
+from tests.helpers.text_commands import GRAMMAR, ROOT, Command, in_documents, in_program, in_rules, words_of
+
+COMMANDS = (*in_documents(), *in_program(), *in_rules())
+#: The errors of click: of the package, or of typer's own copy since 0.26.
+ERRORS: Any = sys.modules[typer.BadParameter.__module__]
+
+
+def is_group(command: Any) -> bool:
+    return hasattr(command, "resolve_command")
 
 
 def refused(command: Command) -> str | None:
@@ -22,20 +31,20 @@ def refused(command: Command) -> str | None:
     program = typer.main.get_command(app)
     try:
         context = program.make_context("attn-doctor", list(words))
-        part: click.Command = program
-        while isinstance(part, click.Group):
+        part: Any = program
+        while is_group(part):
             rest = [*context._protected_args, *context.args]
             if not rest:
                 return None
             name, found, rest = part.resolve_command(context, rest)
             assert found is not None
             part, context = found, found.make_context(name, rest, parent=context)
-    except (click.MissingParameter, click.BadOptionUsage) as problem:
-        unfinished = isinstance(problem, click.MissingParameter) or "requires an argument" in problem.message
+    except (ERRORS.MissingParameter, ERRORS.BadOptionUsage) as problem:
+        unfinished = isinstance(problem, ERRORS.MissingParameter) or "requires an argument" in problem.message
         return None if unfinished and not command.typed else problem.format_message()
-    except (click.exceptions.Exit, SystemExit):
+    except (typer.Exit, SystemExit):
         return None
-    except (click.ClickException, DoctorError) as problem:
+    except (ERRORS.ClickException, DoctorError) as problem:
         return str(getattr(problem, "message", problem))
     return None
 
@@ -67,11 +76,11 @@ def test_a_command_that_fails_is_found(text):
     assert refused(Command("here", text, True)) is not None
 
 
-def options_of(command: click.Command) -> Iterator[str]:
+def options_of(command: Any) -> Iterator[str]:
     for parameter in command.params:
         yield from (*parameter.opts, *parameter.secondary_opts)
-    if isinstance(command, click.Group):
-        context = click.Context(command)
+    if is_group(command):
+        context = command.make_context(command.name, [], resilient_parsing=True)
         for name in command.list_commands(context):
             yield from options_of(command.get_command(context, name))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SPAN = re.compile(r"`(attn-doctor [^`]+)`")
+SPAN = re.compile(r"`(?:salloc [^`]*?)?(attn-doctor [^`]+)`")
 #: A line of a block: a prompt, a word that starts the program or a pipe into it, and the command.
 IN_BLOCK = re.compile(r"\s*(?:\$ |run: |salloc .*?|[^#|]*\| )?(?:\S+/)?(attn-doctor .+)")
 #: Documents of the past, or of other programs' commands.
@@ -65,9 +65,6 @@ def in_rules() -> Iterator[Command]:
         if "attn-doctor" in text:
             for found in re.findall(r"call: (attn-doctor .+)|`(attn-doctor [^`]+)`", text):
                 yield Command(path.relative_to(ROOT).as_posix(), " ".join("".join(found).split()), True)
-
-
-COMMANDS = (*in_documents(), *in_program(), *in_rules())
 
 
 #: A line of grammar, of which a reader types one form.
