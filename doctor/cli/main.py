@@ -6,11 +6,9 @@ import contextlib
 import errno
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import typer
@@ -249,36 +247,11 @@ def _as_doctor_errors(arguments: Sequence[str]) -> Iterator[None]:
         path = error.ctx.command_path if error.ctx else called
         message = error.message.rstrip(".")
         if extra := _EXTRA_ARGUMENT.match(message):
-            known = {name for item in error.ctx.command.params for name in item.opts} if error.ctx else set()
-            raise _stray(path, extra[1], known) from None
+            options = {name for item in error.ctx.command.params for name in item.opts} if error.ctx else set()
+            raise import_module("doctor.cli.stray").complaint(path, extra[1], options) from None
         if isinstance(error, typer.BadParameter) and error.param is not None:
             message = f"option {error.param.opts[0]}: {message}"
         raise DoctorError(message[:1].lower() + message[1:], f"`{path} --help` lists the options") from None
-
-
-def _stray(command: str, words: str, options: set[str]) -> DoctorError:
-    """Return the complaint about words without an option; the hint is the command that takes such a file."""
-    word = words if _exists(words) else words.split(" ")[0]
-    hint = f"see `{command} --help`"
-    if "--requirements" in options and _exists(word):
-        from doctor.diagnosis.path_kind import option_of
-
-        try:
-            option = option_of(Path(word))
-        except DoctorError as problem:
-            return problem
-        if option is None:
-            hint = f"`attn-doctor explain {shlex.quote(word)}` names the cause of an error in a log"
-        elif option in options:
-            hint = f"`{command} {option} {shlex.quote(word)}` reads it"
-    return DoctorError(f"`{command}` does not know what to do with `{word}`", hint)
-
-
-def _exists(word: str) -> bool:
-    try:
-        return Path(word).exists()
-    except (OSError, ValueError):  # a word that cannot be a path
-        return False
 
 
 def _open_streams() -> None:

@@ -115,7 +115,7 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts:
         return DiagnosisInput(
-            with_capability(_merged_facts(request.facts), rulebook.gpus),
+            with_capability(_merged_facts(request.facts, parse_settings(request.settings)), rulebook.gpus),
             None,
             "the facts come from a file",
             target=f"facts in {', '.join(request.facts)}",
@@ -136,18 +136,18 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
     return examine_target(request, rulebook, query)
 
 
-def _merged_facts(files: Sequence[str]) -> Facts:
-    """Read several files of facts as one; DoctorError where two of them state different values for one key."""
+def _merged_facts(files: Sequence[str], decided: Facts) -> Facts:
+    """Read several files of facts as one; DoctorError where two of them differ in a key that no setting decides."""
     merged: dict[str, Fact] = {}
     stated_in: dict[str, str] = {}
     for name in files:
         for key, fact in read_facts(Path(name)).items():
             known = merged.setdefault(key, fact)
             before = stated_in.setdefault(key, name)
-            if known.value != fact.value:
+            if known.value != fact.value and key not in decided:
                 raise DoctorError(
                     f"`{before}` and `{name}` state different values of `{key}`: {known.value} and {fact.value}",
-                    f"decide with `--set {key}=VALUE` and remove it from one file",
+                    f"`--set {key}=VALUE` decides",
                 )
             merged[key] = fact
     return Facts(merged.values())

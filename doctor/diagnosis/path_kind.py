@@ -31,7 +31,7 @@ def target_of(path: Path) -> str:
 
 
 def option_of(path: Path) -> str | None:
-    """Return the option that takes an existing path, None for a log; DoctorError where the program reads no such file."""
+    """Return the option that takes an existing path, None for a log; DoctorError where no option reads such a file."""
     if path.is_dir() or _PYTHON.fullmatch(path.name):
         return f"--{target_of(path)}"
     if path.suffix.lower() == ".json" and _is_read(workloads_of, path):

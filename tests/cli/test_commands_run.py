@@ -10,15 +10,15 @@ from doctor.cli.main import run
 from tests.helpers.command_folder import WHEEL
 from tests.helpers.text_commands import GRAMMAR, Command, in_documents, words_of
 
-#: A word of a text -> what stands for it in the prepared folder.
-STANDS_FOR = {
+#: A word of a text -> its file in the prepared folder.
+FILES = {
     "/path/to/venv/bin/python": "venv/bin/python", "/path/to/train/bin/python": "venv/bin/python",
     "/mnt/image/usr/lib/python3.12/site-packages": "image", "/dev/stdin": "list.txt",
     "FILE": "requirements.txt", "FILE.whl": WHEEL,
     "A": "node-a.json", "B": "node-b.json", "LOG": "train.log", "WORD": "head_dim", "IMAGE": "image:tag",
     "PATH": "our-rules",
 }  # fmt: skip
-#: A command with another meaning of such a word -> what stands for it.
+#: A command with another meaning of such a word -> its file.
 ALSO = {
     "attn-doctor snapshot -o FILE": {"FILE": "facts-of-this-node.json"},
     "attn-doctor check --format NAME": {"NAME": "json"},
@@ -62,8 +62,8 @@ def reason_not_to_run(text: str) -> str | None:
 
 
 def words_here(text: str) -> list[str]:
-    stands = {**STANDS_FOR, **ALSO.get(text, {})}
-    return [stands.get(word, word) for word in words_of(text)]
+    files = {**FILES, **ALSO.get(text, {})}
+    return [files.get(word, word) for word in words_of(text)]
 
 
 TO_RUN = [text for text in commands() if reason_not_to_run(text) is None]

@@ -132,7 +132,7 @@ class TestFactFiles:
         code, out, err = run("check", "--facts", "a.yaml", "--facts", "b.yaml")
         assert (code, out) == (2, "")
         assert "`a.yaml` and `b.yaml` state different values of `torch.version`: 2.6.0 and 2.7.1" in err
-        assert "hint: decide with `--set torch.version=VALUE`" in err
+        assert "hint: `--set torch.version=VALUE` decides" in err
 
 
 class TestKeys:
