@@ -87,7 +87,7 @@ class TestExitCodes:
             (["check", "--facts", "a", "--python", "b"], "exclude each other", "name one environment"),
             (["check", "--facts"], "requires an argument", "--help"),
             (["check", "stray"], "does not know what to do with `stray`", "--help"),
-            (["check", "/"], "does not know what to do with `/`", "`attn-doctor check --requirements /` reads it"),
+            (["check", "."], "does not know what to do with `.`", "`attn-doctor check --requirements .` reads it"),
             (["check", "--fact", "x"], "has no option `--fact`", "did you mean `--facts`?"),
             (["check", "--gpu", "h1000"], "h1000", ""),
             (["backends", "--batch", "-", "--gpu", "h100"], "`--gpu` does not go with `--batch`", "every line"),
