@@ -91,6 +91,8 @@ def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: 
     """NoDiagnosis where there is nothing to judge."""
     watched = (*(f"{name}.version" for name in rulebook.watched_distributions), "torch.cuda", "torch.arch_list")
     if not any(item.findings for item in assessments) and not any(key in examined.facts for key in watched):
+        if examined.unread:
+            raise DoctorError("; ".join(examined.unread))
         if examined.declaration is not None:
             raise NoDiagnosis(
                 f"no attention libraries (torch, flash-attn, …) are {examined.target or 'declared'}",

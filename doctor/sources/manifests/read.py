@@ -30,7 +30,7 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
         `Dockerfile[train]` chooses a stage.
     stated: facts given by the user; they decide markers.
 
-    Raise DoctorError where a named file does not exist, and where no file can be read.
+    Raise DoctorError where no file can be read.
     """
     manifests: list[Manifest] = []
     faults: list[DoctorError] = []
@@ -55,8 +55,6 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
             try:
                 manifest = _read(path, chosen, watch)
             except DoctorError as problem:
-                if _is_missing(path):
-                    raise  # a misspelt name is no file that was left out
                 faults.append(problem)
             else:
                 manifests.append(replace(manifest, entries=()) if role == FileRole.VARIABLES else manifest)
@@ -107,13 +105,6 @@ def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:
     if not any(item.role == FileRole.ENVIRONMENT for item in discovered):
         raise DoctorError(f"no file in `{folder}` declares attention libraries", "name the files to check")
     return discovered
-
-
-def _is_missing(path: Path) -> bool:
-    try:
-        return not path.exists()
-    except OSError:
-        return False
 
 
 def _is_folder(path: Path) -> bool:
