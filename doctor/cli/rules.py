@@ -1,4 +1,4 @@
-"""`attn-doctor rules`: list, show, test, start and format rules."""
+"""`attn-doctor rules`: list, show, test, verify, start and format rules."""
 
 from __future__ import annotations
 
@@ -111,6 +111,22 @@ def test_rules(
     counts = f"{len(outcomes)} tests, {len(failed)} failed; {len(complaints)} complaint{plural} of the lint"
     write("\n".join([*map(failure_text, failed), *complaints, counts]) + "\n", None)
     return 1 if failed or complaints else 0
+
+
+@app.command("verify")
+def verify_rules(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID|LIBRARY|PATH", help="Which rules (default: the built-in rulebook)."),
+    ] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only proofs that have no current record.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Fetch nothing: only releases that were read.")] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Check nothing; count what is proven.")] = False,
+) -> int:
+    """Check the proofs of rules against the releases on both sides of every bound."""
+    from .verify import verify_rules
+
+    return verify_rules(names or (), changed=changed, offline=offline, only_coverage=coverage)
 
 
 @app.command("format")

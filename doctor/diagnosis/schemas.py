@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from doctor.facts.kinds import FactKind
@@ -10,6 +10,7 @@ from doctor.facts.vocabulary import SPELLINGS, TERMS, Term
 from doctor.facts.workload import ALIASES
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
 from doctor.rulebook.other_messages import other_messages
+from doctor.rulebook.proofs import KEYS as PROOF_KEYS
 from doctor.rulebook.schema import (
     BUILDS,
     EFFECTS,
@@ -265,6 +266,7 @@ def _rule() -> Schema:
             "signatures": signatures, "benign": {"enum": [True, False, "true", "false"]},
             "when": {"$ref": "#/$defs/condition"}, "needs": {"type": "object", "minProperties": 1}, "confirm": confirm,
             "examined_to": {"type": "object", "minProperties": 1, "additionalProperties": TEXT},
+            "proof": {"type": "array", "minItems": 1, "items": _proof_schema()},
             "fix": {"type": "array", "minItems": 1, "items": fix},
             "tests": {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [test, log_test]}},
         },
@@ -272,6 +274,16 @@ def _rule() -> Schema:
         "additionalProperties": False,
         "$defs": {"condition": condition},
     }  # fmt: skip
+
+
+def _proof_schema() -> Schema:
+    def content(needed: Sequence[str], optional: Sequence[str]) -> Schema:
+        keys = {key: TEXTS if key in ("file", "in") else TEXT for key in (*needed, *optional)}
+        return {"type": "object", "required": list(needed), "properties": keys, "additionalProperties": False}
+
+    kinds = {kind: content(needed, optional) for kind, (needed, optional) in PROOF_KEYS.items()}
+    return {"type": "object", "minProperties": 1, "maxProperties": 1, "properties": kinds,
+            "additionalProperties": False}  # fmt: skip
 
 
 def _reason() -> Schema:

@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from doctor.rulebook.authoring.tests import RuleTest, in_file_tests
-from doctor.rulebook.rule import Rule, is_built_in
+from doctor.rulebook.proofs import (
+    BINARY,
+    MEASURED,
+    METADATA,
+    PROVEN,
+    SOURCE,
+    STATED,
+    Proof,
+    Record,
+    proofs_of,
+    record_of,
+    shipped_records,
+)
+from doctor.rulebook.rule import Rule, as_tuple, is_built_in
 from doctor.rulebook.schema import read_source
 
 from .fix_text import alternative_lines
@@ -61,6 +74,7 @@ def page_of(rule: Rule) -> RulePage:
         _section("Why", _text(body.get("why"))),
         _section("What happens", *_effects(rule)),
         _section("When", Block(ITEMS, tuple(_condition(body["when"], 0)))),
+        _section("Evidence", _evidence(rule)),
         _section("Examined", _text(_examined(body.get("examined_to")))),
         _section("Message", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
         _section("Error messages", _code(body.get("signatures"))),
@@ -172,6 +186,32 @@ def _examined(newest: Mapping[str, Any] | None) -> str:
         return ""
     releases = ", ".join(f"`{name}` {version}" for name, version in newest.items())
     return f"Up to {releases}. A later release may have fixed it: a finding there says so, and is no error."
+
+
+def _evidence(rule: Rule) -> Block | None:
+    """One line for each proof: what it rests on, and when a machine last checked it."""
+    records = shipped_records() if is_built_in(rule.path) else {}
+    lines = [_proof_line(proof, record_of(rule.id, proof, records)) for proof in proofs_of(rule.body)]
+    return Block(ITEMS, tuple(lines)) if lines else None
+
+
+def _proof_line(proof: Proof, record: Record | None) -> str:
+    if proof.kind == STATED:
+        return f"reported by users: {proof.body['url']}"
+    if proof.kind == MEASURED:
+        origin = f"measured on a GPU: `{proof.body['capture']}`"
+    else:
+        kinds = {SOURCE: "sources", BINARY: "compiled files", METADATA: "metadata"}
+        origin = f"the {kinds[proof.kind]} of {proof.body['package']} {', '.join(as_tuple(proof.body['in']))}"
+    if record is None:
+        return f"{origin}: not verified yet"
+    if record.outcome != PROVEN:
+        return f"{origin}: {record.outcome} on {record.date} ({record.reason})"
+    if proof.kind == MEASURED:
+        return f"{origin}, checked on {record.date}"
+    first, last = record.shown_in[0], record.shown_in[-1]
+    releases = first if first == last else f"{first} to {last}"
+    return f"proven by the {kinds[proof.kind]} of {proof.body['package']} {releases} on {record.date}"
 
 
 def _confirmed(confirm: Mapping[str, Any] | None) -> str:

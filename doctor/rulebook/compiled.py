@@ -22,7 +22,7 @@ Library = tuple[str, dict[str, Any]]  # name, content
 #: Parts of a rule that do not decide whether it applies.
 _DETAILS = frozenset(
     ("name", "summary", "why", "message", "references", "fix", "needs", "no_pin", "myth", "confirm", "category",
-     "signatures", "packages")
+     "signatures", "packages", "proof")
 )  # fmt: skip
 
 

@@ -13,11 +13,14 @@ from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
+from doctor.util.linear_regex import compiled
 from doctor.util.reading import read_text
 from doctor.util.variables import is_kernel_switch, is_variable_name
 from doctor.util.yaml_text import Lines, parse_yaml
 
 from .other_messages import other_messages
+from .proofs import ANY_RANGE, NOT_REQUIRED
+from .proofs import KEYS as PROOF_KEYS
 from .shape import At, Check, Shape
 
 MAX_BYTES = 1024 * 1024  # of one rule file
@@ -103,6 +106,7 @@ def check_rule(shape: Shape, content: Any) -> None:
             "examined_to": shape.values(
                 lambda key, at: distribution(shape, key, at), lambda value, at: _version(shape, value, at)
             ),
+            "proof": shape.items(lambda value, at: _proof(shape, value, at)),
             "confirm": lambda value, at: _confirm(shape, value, at),
             "fix": shape.items(lambda value, at: _fix(shape, value, at)),
             "tests": shape.values(text, lambda value, at: _test(shape, value, at)),
@@ -145,6 +149,46 @@ def _signatures(shape: Shape, value: Any, at: At) -> None:
         shape.items(signature)(value, at)
     else:
         signature(value, at)
+
+
+def _proof(shape: Shape, value: Any, at: At) -> None:
+    """Check one piece of evidence: a mapping of its kind to what it states."""
+
+    def ranges(value: Any, at: At) -> None:
+        shape.texts(value, at)
+        for text in [value] if isinstance(value, str) else value:
+            try:
+                SpecifierSet(text)
+            except InvalidSpecifier:
+                raise shape.fault(at, f"`{text}` is no range of releases") from None
+
+    def required(value: Any, at: At) -> None:
+        if value not in (NOT_REQUIRED, ANY_RANGE):
+            ranges(value, at)
+
+    def pattern(value: Any, at: At) -> None:
+        shape.text(value, at)
+        try:
+            compiled(value)
+        except ValueError as problem:
+            raise shape.fault(at, f"`{value}` is no regular expression: {problem}") from None
+
+    def name(value: Any, at: At) -> None:
+        distribution(shape, value, at)
+
+    checks: dict[str, Check] = {
+        "package": name, "of": name, "requires": name, "file": shape.texts, "shows": pattern, "hides": pattern,
+        "in": ranges, "range": required, "capture": shape.text, "url": shape.text,
+    }  # fmt: skip
+
+    def content(kind: str) -> Check:
+        needed, optional = PROOF_KEYS[kind]
+        own = {key: checks[key] for key in (*needed, *optional)}
+        return lambda value, at: shape.mapping(value, at, own, needed)
+
+    shape.mapping(value, at, {kind: content(kind) for kind in PROOF_KEYS})
+    if len(value) != 1:
+        raise shape.fault(at, "an entry of `proof` has one kind", f"kinds are {', '.join(PROOF_KEYS)}")
 
 
 def _confirm(shape: Shape, value: Any, at: At) -> None:

@@ -13,12 +13,13 @@ import pytest
 from doctor.cli.main import run
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
-from doctor.drift.download import archive_address, fetch_release, layout_sources, parse_pin, unpack_wheel
+from doctor.drift.download import fetch_release, layout_sources, parse_pin, unpack_wheel
 from doctor.drift.findings import PairVerdict, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.drift.worker import analyze_here
 from doctor.errors import DoctorError
+from doctor.packages.archives import archive_address
 
 BROKEN = "from flash_attn.interface import backward\ndef f(a):\n    backward(a, a, a, a)\n"
 

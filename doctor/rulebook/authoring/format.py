@@ -25,11 +25,11 @@ WIDTH = 120
 MAX_BYTES = 1024 * 1024
 ORDER = (
     "id", "name", "severity", "category", "weight", "stage", "yields_to", "replaces", "since", "summary", "why",
-    "references", "when", "examined_to", "needs", "disables", "fails_at_run", "import_error", "message", "signatures",
-    "confirm", "fix_reasons", "fix", "no_pin", "myth",
+    "references", "proof", "when", "examined_to", "needs", "disables", "fails_at_run", "import_error", "message",
+    "signatures", "confirm", "fix_reasons", "fix", "no_pin", "myth",
 )  # fmt: skip
 #: Lists and mappings of a rule that take one entry a line, however short.
-_ONE_A_LINE = ("when", "references", "signatures", "fix", "tests")
+_ONE_A_LINE = ("when", "references", "proof", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN = re.compile(r"[A-Za-z0-9_./(][^#:\[\]{},&*!|'\"%@`<>=\n\t\\]*")

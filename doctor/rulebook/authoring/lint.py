@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from doctor.errors import DoctorError
 from doctor.facts.kinds import VERSION
 from doctor.facts.versions import split_clauses
@@ -19,6 +21,7 @@ from doctor.facts.vocabulary import TERMS, nearest, parse_version, term
 from doctor.rulebook.authoring.scaffold import ID, KEBAB
 from doctor.rulebook.conditions import PRESENT, All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
+from doctor.rulebook.proofs import BINARY, MEASURED, METADATA, SOURCE, STATED, bounds_in, proofs_of
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
@@ -85,7 +88,8 @@ def lint_unique(sources: Sequence[Source]) -> Iterator[Fault]:
 def lint_source(source: Source, libraries: Rulebook) -> list[Fault]:
     """Every fault of one rule file by itself."""
     checks = (
-        _head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _examined, _tests,
+        _head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _examined, _proofs,
+        _tests,
     )  # fmt: skip
     return [fault for check in checks for fault in check(source, libraries)]
 
@@ -273,6 +277,33 @@ def _examined(source: Source, _: Rulebook) -> Iterator[Fault]:
                 source.path, source.line("examined_to", name), f"no condition on `{name}.version` is without an end",
                 "a range that ends says by itself which releases it is about",
             )  # fmt: skip
+
+
+def _proofs(source: Source, _: Rulebook) -> Iterator[Fault]:
+    """What only somebody states is no error, and a proof is about the releases that the rule is about."""
+    proofs = proofs_of(source.content)
+    if proofs and source.content.get("severity") == "error" and all(proof.kind == STATED for proof in proofs):
+        why = "`severity: error` needs a proof that a machine can check: what is only reported is a warning at most"
+        yield Fault(source.path, source.line("severity"), why, f"`{SOURCE}`, `{METADATA}`, `{BINARY}` or `{MEASURED}`")
+    ranges = bounds_by_distribution(source.content.get("when") or {})
+    for index, proof in enumerate(proofs):
+        known = ranges.get(proof.distribution)
+        for bound in sorted(proof.bounds - known) if known is not None else ():
+            at = source.line("proof", str(index), proof.kind, "in")
+            why = f"no condition of this rule on `{proof.distribution}` begins or ends at {bound}"
+            yield Fault(source.path, at, why, "a proof is about the releases that the rule is about")
+
+
+def bounds_by_distribution(when: Mapping[str, Any]) -> dict[str, set[Version]]:
+    """Return the releases at which the conditions of a rule begin or end, by the distribution."""
+    found: dict[str, set[Version]] = {}
+    for _, key, wanted in _raw_leaves(when, ()):
+        if key.endswith(".version"):
+            texts = [str(text) for text in (wanted if isinstance(wanted, list) else [wanted])]
+            bounds = bounds_in(texts)
+            if bounds:
+                found.setdefault(key.removesuffix(".version"), set()).update(bounds)
+    return found
 
 
 def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:

@@ -1,0 +1,173 @@
+"""Check the proofs of rules: the releases on both sides of every bound, and one inside."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from doctor.errors import DoctorError
+from doctor.rulebook.proofs import (
+    ANY_RANGE,
+    BINARY,
+    MEASURED,
+    METADATA,
+    NOT_REQUIRED,
+    PROVEN,
+    REFUTED,
+    SOURCE,
+    STATED,
+    UNPROVEN,
+    Proof,
+    Record,
+)
+from doctor.util.linear_regex import compiled
+
+from .release_files import Releases
+
+_ENVIRONMENT = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux",
+                "platform_machine": "x86_64", "extra": ""}  # fmt: skip
+
+
+class Check(NamedTuple):
+    """One release that has to be read, and whether it is to show the claim."""
+
+    version: str
+    expected: bool
+
+
+class Shown(NamedTuple):
+    """What one release has: a digest of the lines that show the claim, empty where none does; and what was seen."""
+
+    digest: str
+    seen: str
+
+
+def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Record:
+    """Check one proof. A release that cannot be read makes it unproven, one that contradicts refuted."""
+    if proof.kind == STATED:
+        return Record(proof.statement, UNPROVEN, date, {}, "somebody says so; nothing can be checked")
+    if proof.kind == MEASURED:
+        return _verify_capture(proof, captures, date)
+    try:
+        checks = planned(proof, releases.known(proof.body["package"]))
+    except DoctorError as error:
+        return Record(proof.statement, UNPROVEN, date, {}, _reason(error))
+    found: dict[str, str] = {}
+    unread = ""
+    for check in checks:
+        try:
+            shown = _shown(proof, check.version, releases)
+        except DoctorError as error:
+            unread = unread or f"{proof.body['package']} {check.version}: {_reason(error)}"
+            continue
+        found[check.version] = shown.digest or "no"
+        if bool(shown.digest) != check.expected:
+            place = "is in the range" if check.expected else "is outside the range"
+            why = f"{proof.body['package']} {check.version} {place}, and {shown.seen}"
+            return Record(proof.statement, REFUTED, date, found, why)
+    return Record(proof.statement, UNPROVEN if unread else PROVEN, date, found, unread)
+
+
+def planned(proof: Proof, known: Sequence[str]) -> list[Check]:
+    """Return the first, a middle and the last release of each range, and those next to it; DoctorError without any."""
+    final = [version for version in known if not Version(version).is_prerelease]
+    named = any(bound.is_prerelease for bound in proof.bounds)
+    listed = list(known) if named or not final else final
+    inside = [any(one.contains(version) for one in proof.ranges) for version in listed]
+    if not any(inside):
+        raise DoctorError(f"no release of `{proof.body['package']}` is in the range")
+    places: dict[int, bool] = {}
+    for _, group in groupby(enumerate(inside), key=lambda item: item[1]):
+        run = [place for place, _ in group]
+        if inside[run[0]]:
+            places |= dict.fromkeys((run[0], run[len(run) // 2], run[-1]), True)
+            places |= {place: False for place in (run[0] - 1, run[-1] + 1) if 0 <= place < len(listed)}
+    return [Check(listed[place], places[place]) for place in sorted(places)]
+
+
+def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
+    package = proof.body["package"]
+    if proof.kind == METADATA:
+        return _required(proof.body, releases.requirements(package, version))
+    files = releases.files(package, version, proof.files)
+    return shown_in(files, proof.body["shows"], proof.body.get("hides"))
+
+
+def shown_in(files: Mapping[str, bytes], shows: str, hides: str | None) -> Shown:
+    """Return whether one of the files matches `shows`, and not `hides`."""
+    if not files:
+        return Shown("", "has no such file")
+    reason = "no file shows it"
+    lines: list[bytes] = []
+    for path in sorted(files):
+        matched = list(_lines(files[path], shows))
+        hiding = next(_lines(files[path], hides), None) if matched and hides is not None else None
+        if hiding is not None:
+            reason = f"`{path}` has what hides it: `{_short(hiding)}`"
+            continue
+        if matched:
+            lines += [path.encode(), *matched]
+    if not lines:
+        return Shown("", reason)
+    seen = f"`{lines[0].decode()}` shows `{_short(lines[1])}`"
+    return Shown(hashlib.sha256(b"\n".join(lines)).hexdigest()[:12], seen)
+
+
+def _lines(content: bytes, pattern: str) -> Iterator[bytes]:
+    """Yield each match, as whole lines."""
+    for found in compiled(pattern).finditer(content):
+        start = content.rfind(b"\n", 0, found.start()) + 1
+        end = content.find(b"\n", found.end())
+        yield content[start : len(content) if end < 0 else end].strip()
+
+
+def _short(line: bytes) -> str:
+    text = " ".join(line.decode("utf-8", "replace").split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _required(body: Mapping[str, str], lines: Sequence[str]) -> Shown:
+    """Compare the range that metadata requires of a package with the stated one."""
+    wanted, found = canonicalize_name(body["requires"]), None
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if canonicalize_name(requirement.name) == wanted and (
+            requirement.marker is None or requirement.marker.evaluate(_ENVIRONMENT)
+        ):
+            found = requirement.specifier if found is None else found & requirement.specifier
+    seen = f"requires `{wanted}{found}`" if found is not None else f"does not require `{wanted}`"
+    stated = body["range"]
+    admitted = {NOT_REQUIRED: None, ANY_RANGE: SpecifierSet()}
+    if found != (admitted[stated] if stated in admitted else SpecifierSet(stated)):
+        return Shown("", seen)
+    return Shown(hashlib.sha256(seen.encode()).hexdigest()[:12], seen)
+
+
+def _verify_capture(proof: Proof, captures: Path, date: str) -> Record:
+    path = captures / proof.body["capture"]
+    if not path.is_file():
+        return Record(proof.statement, UNPROVEN, date, {}, f"there is no capture `{proof.body['capture']}` here")
+    shown = shown_in({path.name: path.read_bytes()}, proof.body["shows"], None)
+    if not shown.digest:
+        return Record(proof.statement, REFUTED, date, {path.name: "no"}, f"no line of `{path.name}` shows it")
+    return Record(proof.statement, PROVEN, date, {path.name: shown.digest})
+
+
+def _reason(error: DoctorError) -> str:
+    return re.sub(r"\s+", " ", f"{error.message} ({error.hint})" if error.hint else error.message)
+
+
+#: Kinds that a machine checks against released packages.
+OF_RELEASES = (SOURCE, BINARY, METADATA)
