@@ -255,7 +255,12 @@ def test_a_proof_is_about_the_releases_of_the_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [("shows: '('", "is no regular expression"), ("in: new", "is no range"), ("file: ''", "needs a text"), ("guess: {}", "unknown key")],
+    [
+        ("shows: '('", "is no regular expression"),
+        ("in: new", "is no range"),
+        ("file: ''", "needs a text"),
+        ("guess: {}", "unknown key"),
+    ],
 )
 def test_a_proof_that_cannot_be_read_is_named(tmp_path: Path, wrong: str, message: str) -> None:
     key = wrong.split(":")[0]
