@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
-from doctor.report.rule_page import kind_of
+from doctor.report.rule_page import as_markdown, as_text, kind_of, page_of
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.project.config import project_defaults
@@ -78,8 +78,6 @@ def show_rule(
 ) -> int:
     """Show one rule in full: conditions, cause, fixes, sources."""
     found = _find(_rulebook(rules), rule)
-    from doctor.report.rule_page import as_markdown, as_text, page_of
-
     answer.give(
         {
             "text": lambda style: as_text(page_of(found), style),

@@ -29,6 +29,7 @@ KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 NOT_REQUIRED = "absent"  # `range` of a package that the metadata does not name
 ANY_RANGE = "any"  # `range` of a package that it names without one
+NOT_SHOWN, NO_FILE = "no", "no file"  # what a record says of a release that does not show the claim
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 
 
@@ -46,7 +47,7 @@ class Proof(NamedTuple):
 
     @property
     def distribution(self) -> str:
-        """The distribution whose release the rule asks for; empty where the proof is about none."""
+        """The distribution whose release the condition of the rule is on; empty where the proof is about none."""
         return str(self.body.get("of") or self.body.get("package") or "")
 
     @property
@@ -71,13 +72,13 @@ class Record(NamedTuple):
     statement: str
     outcome: str
     date: str
-    checked: Mapping[str, str]  # release -> digest of the lines that show the claim, or `no`
+    checked: Mapping[str, str]  # release -> digest of the lines that show the claim, or that there are none
     reason: str = ""
 
     @property
     def shown_in(self) -> tuple[str, ...]:
         """The releases that were read and show the claim, oldest first."""
-        return tuple(version for version, found in self.checked.items() if found != "no")
+        return tuple(version for version, found in self.checked.items() if found not in (NOT_SHOWN, NO_FILE))
 
 
 def proofs_of(body: Mapping[str, Any]) -> tuple[Proof, ...]:

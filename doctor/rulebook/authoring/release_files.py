@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from packaging.version import Version
+
 from doctor.errors import DoctorError
 from doctor.packages.archives import fetch_archive, published_releases
 from doctor.packages.index import load_index
@@ -45,12 +47,12 @@ class Releases:
         return self._listed[package]
 
     def _list(self, package: str) -> tuple[str, ...]:
-        if self.offline:
-            indexed = load_index().releases(package)
-            if not indexed:
-                raise DoctorError(f"the release index does not have `{package}`", "leave out `--offline`")
-            return tuple(version for version, release in indexed.items() if not release.yanked)
-        return published_releases(package)
+        """Return what the registry lists and what the release index has: the former leaves out withdrawn releases."""
+        indexed = load_index().releases(package)
+        if self.offline and not indexed:
+            raise DoctorError(f"the release index does not have `{package}`", "leave out `--offline`")
+        listed = () if self.offline else published_releases(package)
+        return tuple(map(str, sorted({Version(version) for version in (*indexed, *listed)})))
 
     def files(self, package: str, version: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         """Return path -> content of the files of a release that match; DoctorError where they cannot be had."""

@@ -20,7 +20,9 @@ from doctor.rulebook.proofs import (
     BINARY,
     MEASURED,
     METADATA,
+    NO_FILE,
     NOT_REQUIRED,
+    NOT_SHOWN,
     PROVEN,
     REFUTED,
     SOURCE,
@@ -35,6 +37,9 @@ from .release_files import Releases
 
 _ENVIRONMENT = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux",
                 "platform_machine": "x86_64", "extra": ""}  # fmt: skip
+
+
+_NO_FILE = "has no such file"
 
 
 class Check(NamedTuple):
@@ -69,7 +74,7 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
         except DoctorError as error:
             unread = unread or f"{proof.body['package']} {check.version}: {_reason(error)}"
             continue
-        found[check.version] = shown.digest or "no"
+        found[check.version] = shown.digest or (NO_FILE if shown.seen == _NO_FILE else NOT_SHOWN)
         if bool(shown.digest) != check.expected:
             place = "is in the range" if check.expected else "is outside the range"
             why = f"{proof.body['package']} {check.version} {place}, and {shown.seen}"
@@ -105,7 +110,7 @@ def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
 def shown_in(files: Mapping[str, bytes], shows: str, hides: str | None) -> Shown:
     """Return whether one of the files matches `shows`, and not `hides`."""
     if not files:
-        return Shown("", "has no such file")
+        return Shown("", _NO_FILE)
     reason = "no file shows it"
     lines: list[bytes] = []
     for path in sorted(files):
@@ -161,7 +166,7 @@ def _verify_capture(proof: Proof, captures: Path, date: str) -> Record:
         return Record(proof.statement, UNPROVEN, date, {}, f"there is no capture `{proof.body['capture']}` here")
     shown = shown_in({path.name: path.read_bytes()}, proof.body["shows"], None)
     if not shown.digest:
-        return Record(proof.statement, REFUTED, date, {path.name: "no"}, f"no line of `{path.name}` shows it")
+        return Record(proof.statement, REFUTED, date, {path.name: NOT_SHOWN}, f"no line of `{path.name}` shows it")
     return Record(proof.statement, PROVEN, date, {path.name: shown.digest})
 
 
