@@ -56,8 +56,6 @@ def test_the_lock_has_what_the_package_requires() -> None:
 def test_guides_install_no_unregistered_name() -> None:
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "examples").rglob("*"), ROOT / "action.yml"]
     for page in pages:
-        if page.name == "usability.md":  # quotes what an old guide said
-            continue
         if page.is_file() and page.suffix in (".md", ".yml", ".yaml", ".sh", ".py"):
             found = re.search(
                 r"(?:pip3? install|pipx (?:install|run)|uvx|uv (?:tool|pip) install)[^\n`]*\battn-doctor\b(?!-src)",
