@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -61,6 +62,16 @@ def _option(*names: str, panel: str | None = None, **more: Any) -> Any:
     return typer.Option(*names, rich_help_panel=panel, show_default=False, **more)
 
 
+def completed(kind: str) -> Callable[[str], list[str]]:
+    """Return the function by which the shell completes values of a kind; it imports what knows them."""
+
+    def complete(incomplete: str) -> list[str]:
+        values: list[str] = import_module("doctor.cli.completion").values_of(kind, incomplete)
+        return values
+
+    return complete
+
+
 Python = Annotated[
     str | None,
     _option("--python", panel=TARGET, parser=path, metavar="PATH", help="Interpreter of another environment."),
@@ -90,7 +101,7 @@ Requirements = Annotated[
 Gpu = Annotated[
     list[str] | None,
     _option(
-        "--gpu", panel=TARGET, metavar="NAME",
+        "--gpu", panel=TARGET, metavar="NAME", autocompletion=completed("gpus"),
         help="Diagnose for this GPU: a100, 8xh100, b200, rtx4090, sm90. `check` takes several: a100,h100.",
     ),
 ]  # fmt: skip
@@ -158,7 +169,7 @@ Timeout = Annotated[
 Formats = Annotated[
     list[str] | None,
     _option(
-        "--format", panel=OUTPUT, metavar="FORMAT[=FILE]",
+        "--format", panel=OUTPUT, metavar="FORMAT[=FILE]", autocompletion=completed("formats"),
         help="text (default), json, sarif, junit, github, gitlab, markdown, html. Repeatable with files: "
         "--format sarif=out.sarif --format text.",
     ),
@@ -167,8 +178,13 @@ Formats = Annotated[
 
 def formats_of(names: Sequence[str]) -> Any:
     """Return `--format` of a command that writes these formats."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
     text = f"{names[0]} (default), {', '.join(names[1:])}. Repeatable with files: --format {names[-1]}=FILE."
-    return Annotated[list[str] | None, _option("--format", panel=OUTPUT, metavar="FORMAT[=FILE]", help=text)]
+    option = _option("--format", panel=OUTPUT, metavar="FORMAT[=FILE]", help=text, autocompletion=complete)
+    return Annotated[list[str] | None, option]
 
 
 Output = Annotated[

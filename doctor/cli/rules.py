@@ -18,7 +18,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.project.config import project_defaults
 
 from .answer import Answer, reports
-from .options import Rules
+from .options import Rules, completed
 from .output import write
 from .streams import to_stdout
 
@@ -73,7 +73,7 @@ def list_rules(
 @reports("a rule", "text", "json", "markdown")
 def show_rule(
     answer: Answer,
-    rule: Annotated[str, typer.Argument(metavar="ID", help="Such as TE103.")],
+    rule: Annotated[str, typer.Argument(metavar="ID", help="Such as TE103.", autocompletion=completed("rules"))],
     rules: Rules = None,
 ) -> int:
     """Show one rule in full: conditions, cause, fixes, sources."""

@@ -29,7 +29,8 @@ PLACES = {
     "pixi.toml": '[project]\nname = "a"\nchannels = []\nplatforms = []\n[pypi-dependencies]\ntorch = "==2.6.0"\n',
     "environment.yml": "dependencies:\n- pytorch=2.6.0\n",
 }
-#: A hint, in which {} stands for what differs -> how it is met, and what it leads to.
+PROJECT = "[project]\nname = 'a'\nversion = '1'\n"
+#: A hint, with {} for what differs -> how it is met, and what it leads to.
 MET: dict[str, Case] = {
     "name it: `--write FILE`, or `--requirements FILE`": Case(
         f"fix {INCIDENT} --write", f"fix {INCIDENT} --write requirements.txt"
@@ -129,8 +130,8 @@ MET: dict[str, Case] = {
         "backends --batch none.jsonl --format html", "backends --batch none.jsonl --output answers", {"none.jsonl": ""}
     ),
     "`--trust-project` allows it, if you trust the project's files": Case(
-        "check --facts facts.yaml --gpu h100", "check --facts facts.yaml --gpu h100 --trust-project",
-        {"pyproject.toml": "[tool.attn-doctor]\nrules = ['../elsewhere']\n"},
+        f"fix {INCIDENT} --constraint sub/limits.txt", f"fix {INCIDENT} --constraint sub/limits.txt --trust-project",
+        {"sub/limits.txt": "-c ../limits.txt\n", "limits.txt": "torch<3\n", "sub/pyproject.toml": PROJECT},
     ),
     "`--model config.json`, `--workload FILE` and `--set workload.KEY=VALUE` describe the job that it runs": Case(
         "check --requirements train.py", "check --facts facts.yaml --set workload.head_dim=128"

@@ -233,3 +233,16 @@ def test_the_completion_script_of_a_shell_is_printed(shell, mark):
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     assert mark in shown.stdout and "_ATTN_DOCTOR_COMPLETE" in shown.stdout
+
+
+@pytest.mark.parametrize(("typed", "value"), [
+    ("check --gpu h1", "h100"), ("check --gpu a100,h1", "a100,h100"), ("check --format sar", "sarif"),
+    ("matrix --format js", "json"), ("rules show TE10", "TE103"),
+])  # fmt: skip
+def test_the_shell_completes_gpus_formats_and_rules(typed, value, capfd, monkeypatch):
+    monkeypatch.setenv("_ATTN_DOCTOR_COMPLETE", "complete_fish")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"attn-doctor {typed}")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert value in capfd.readouterr().out.split()
