@@ -156,6 +156,7 @@ NOT_MET = {
     "give it more with `--budget SECONDS`": "runs kernels: tests/stress",
     "`--folder DIR` needs no torch": "needs a launcher: tests/stress",
     "`salloc --nodes=4 attn-doctor fleet --slurm`, or sbatch": "needs an allocation of Slurm",
+    "leave out `--offline`": "downloads releases: tests of `rules verify`",
     "wait for it, or name another file with `--journal`": "tests/stress",
     "name a file with `--journal`": "tests/stress",
 }
