@@ -15,6 +15,7 @@ from doctor.drift.findings import DriftReport, Notice
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.report.drift import as_json, as_text
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.locate import find_target
 from doctor.sources.project.config import Defaults
 from doctor.sources.workload.files import split_part
@@ -94,6 +95,7 @@ def drift(
     with answer.screen.working("reading packages") as progress:
         work = DriftRequest(
             tuple(Path(item) for item in target.site_dirs),
+            load_rulebook((*defaults.rules, *request.rules)).stack,
             tuple(Path(item) for item in code or ()),
             configs,
             fetch_all(pins, progress.step),

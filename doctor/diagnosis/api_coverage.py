@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from doctor.drift.findings import DriftReport, Release
-from doctor.drift.stack import KERNELS, STACK, TRAINERS
 from doctor.model import DriftCoverage, Facts, NotAnalyzed
+from doctor.packages.records import OTHER, TRAINER, names_with
 from doctor.rulebook.rulebook import Rulebook
 from doctor.util.redact import tilde
 
@@ -30,12 +30,13 @@ def packages_of_job(rulebook: Rulebook, facts: Facts) -> tuple[str, ...] | None:
         return None
     library = rulebook.libraries.get(str(framework.value))
     called = library.distributions[:1] if library is not None else ()
-    if not STACK.difference(KERNELS).intersection(called):
+    if not names_with(rulebook.packages, TRAINER, OTHER).intersection(called):
         return None
     if "transformers" not in called or facts.value("workload.training") is False:
         return called
     trainer = rulebook.libraries.get(str(facts.value("workload.trainer")).partition(".")[0])
-    return (*called, *(trainer.distributions if trainer is not None else sorted(TRAINERS)))
+    trainers = sorted(names_with(rulebook.packages, TRAINER)) if trainer is None else trainer.distributions
+    return (*called, *trainers)
 
 
 def coverage_of(report: DriftReport, request: Request, models: Sequence[Path]) -> DriftCoverage:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from doctor.drift.findings import DriftReport, Finding, Kind, Reach, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import Analysis, DriftRequest
-from doctor.drift.stack import KERNELS
 from doctor.model import ABSENT, ApiUse, DriftCoverage, Facts
 from doctor.model import Severity as RuleSeverity
+from doctor.packages.records import ATTENTION, names_with
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
@@ -66,6 +66,7 @@ class InstalledSources:
         self._analysis = Analysis(
             DriftRequest(
                 tuple(map(Path, examined.site_dirs)),
+                rulebook.stack,
                 code=tuple(map(Path, request.code)),
                 models=self._models,
                 context_parallel=context_parallel_in(examined.facts),
@@ -90,7 +91,9 @@ class InstalledSources:
         facts = self._examined.facts
         report = self._analysis.finish(on_step)
         groups: dict[str, list[Finding]] = {}
-        judged = sorted(map(_of_some_job, report.findings), key=lambda item: item.severity is not Severity.ERROR)
+        kernels = names_with(self._rulebook.packages, ATTENTION)
+        found_here = (_of_some_job(item, kernels) for item in report.findings)
+        judged = sorted(found_here, key=lambda item: item.severity is not Severity.ERROR)
         for item in judged:
             if item.severity is not Severity.NOTE:
                 groups.setdefault(f"{item.code}/{item.caller.name}/{item.callee.name}", []).append(item)
@@ -111,13 +114,13 @@ class InstalledSources:
         return found
 
 
-def _of_some_job(item: Finding) -> Finding:
+def _of_some_job(item: Finding, kernels: Set[str]) -> Finding:
     """Return a finding as a warning where another part of the caller may be all that a job uses, or as a note.
 
     `drift` judges a pair of packages, `check` a job. The job imports its packages and computes attention; whether it
     also runs this trainer, exporter or cache of them, the sources do not say. What few jobs run is only counted.
     """
-    if item.reach is Reach.IMPORT or item.callee.name in KERNELS or not item.caller.version:
+    if item.reach is Reach.IMPORT or item.callee.name in kernels or not item.caller.version:
         return item
     if item.reach is Reach.ON_DEMAND or item.kind is Kind.INCOMPATIBLE_OVERRIDE:
         return item._replace(severity=Severity.NOTE)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from doctor.drift.stack import may_have_pairs
 from doctor.model import ABSENT, ApiUse, DriftCoverage, Finding, Fix, Infeasible
 from doctor.rulebook.rulebook import Rulebook
 
@@ -71,12 +70,12 @@ def sources_of(rulebook: Rulebook, request: Request, examined: DiagnosisInput) -
     """Return the installed sources, as far as earlier analyses know them; None where there is no pair to analyze."""
     if not request.drift or not examined.site_dirs:
         return None
-    installed = (
+    installed = {
         key.removesuffix(_VERSION)
         for key, fact in examined.facts.items()
         if key.endswith(_VERSION) and fact.value not in (None, ABSENT)
-    )
-    if not may_have_pairs(installed, bool(request.code or request.model)):
+    }
+    if len(rulebook.stack & installed) + bool(request.code or request.model) < 2:
         return None
     from .api_drift import InstalledSources  # door: the analyzer of sources
 

@@ -32,6 +32,8 @@ class DriftRequest:
     """What to analyze."""
 
     site_packages: tuple[Path, ...]
+    stack: frozenset[str]
+    """The distributions whose sources are read."""
     code: tuple[Path, ...] = ()
     """Folders of the user's own code."""
     models: tuple[Path, ...] = ()
@@ -187,7 +189,9 @@ def environment_of(request: DriftRequest) -> Environment:
             raise DoctorError(f"folder `{folder}` does not exist", "`--code` needs a folder with Python files")
     folders = [item if item.is_dir() else item.parent for item in request.models]
     models = [item for item in dict.fromkeys(folders) if any(item.glob("*.py"))]
-    return Environment(list(request.site_packages), code=request.code, models=models, overlay=request.overlay)
+    return Environment(
+        list(request.site_packages), request.stack, code=request.code, models=models, overlay=request.overlay
+    )
 
 
 def _for_workload(finding: Finding, context_parallel: bool | None) -> Finding:

@@ -84,6 +84,7 @@ class _Worker:
             "code": [str(item) for item in environment.code],
             "models": [str(item) for item in environment.models],
             "overlay": [str(item) for item in environment.overlay],
+            "stack": sorted(environment.stack),
             "callees": [item.name for item in callees],
             "seconds": seconds,
         }

@@ -7,13 +7,12 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from .findings import Notice, Release
-from .stack import STACK
 
 #: A larger file is generated code, and takes seconds and hundreds of megabytes to parse.
 FILE_LIMIT = 3 * 2**20
@@ -62,6 +61,8 @@ class Package:
     """A folder of the user's own code rather than an installed package."""
     is_flat: bool = False
     """Files in folders below do not belong to it."""
+    is_of_stack: bool = False
+    """Its distribution belongs to the attention stack."""
     files_cache: list[Path] | None = field(default=None, repr=False)
 
 
@@ -71,6 +72,7 @@ class Environment:
     def __init__(
         self,
         paths: Sequence[Path],
+        stack: Set[str],
         *,
         code: Sequence[Path] = (),
         models: Sequence[Path] = (),
@@ -78,9 +80,11 @@ class Environment:
     ) -> None:
         """Index `paths` (site-packages folders), with `overlay` folders in front of them.
 
+        `stack` names the distributions whose sources are read: who calls, and who is called.
         `code` are folders of the user's own code, `models` folders of which only the files in them count.
         A package in an overlay hides the installed one of the same name, and so does its distribution.
         """
+        self.stack = stack
         self.notices: list[Notice] = []
         self._found: dict[str, SourceFile | None] = {}
         self.packages: dict[str, Package] = {}
@@ -106,7 +110,7 @@ class Environment:
                 release = _release_of(Path(entry.path))
                 if release is not None and release.name not in self.releases:
                     self.releases[release.name] = release
-                    if release.name in STACK:  # what others are called decides nothing
+                    if release.name in self.stack:  # what others are called decides nothing
                         for top in _top_levels(Path(entry.path), release):
                             owners.setdefault(top, release)
         for entry in entries:
@@ -119,7 +123,8 @@ class Environment:
             if not is_folder and not entry.name.endswith((".py", *COMPILED)):
                 continue
             release = owners.get(name) or self._owner_by_name(name)
-            self.packages[name] = Package(name, Path(entry.path), path, release)
+            is_of_stack = release.name in self.stack
+            self.packages[name] = Package(name, Path(entry.path), path, release, is_of_stack=is_of_stack)
 
     def _owner_by_name(self, top: str) -> Release:
         name = normalized(top)
@@ -279,7 +284,7 @@ def is_readable(package: Package) -> bool:
 
     A folder that only shares its name with a package of the stack, such as `kernels`, is neither.
     """
-    return package.is_code or (package.release.name in STACK and package.release.version != "")
+    return package.is_code or (package.is_of_stack and package.release.version != "")
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -51,7 +51,11 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     folders = {name: [Path(item) for item in request[name]] for name in ("paths", "code", "models", "overlay")}
     environment = Environment(
-        folders["paths"], code=folders["code"], models=folders["models"], overlay=folders["overlay"]
+        folders["paths"],
+        frozenset(request["stack"]),
+        code=folders["code"],
+        models=folders["models"],
+        overlay=folders["overlay"],
     )
     callees = [environment.packages[name] for name in request["callees"]]
     for line in sys.stdin:

@@ -30,8 +30,12 @@ class PackageRecord(NamedTuple):
     has_load_rule: bool = False  # a rule of its own says that it does not load
     wheel_names_build: bool = False  # its wheel files name what they were built for
     conda: tuple[str, ...] = ()  # its names in conda
+    role: str = ""  # one of ROLES, where it calls other packages of the stack or is called by them
 
 
+ATTENTION, TRAINER, OTHER = "attention", "trainer", "other"
+#: `attention`: a job of the stack that has it runs it. `trainer`: it trains transformers' models.
+ROLES = (ATTENTION, TRAINER, OTHER)
 #: Distribution -> its record.
 PackageRecords = Mapping[str, PackageRecord]
 UNKNOWN_PACKAGE = PackageRecord()
@@ -43,6 +47,11 @@ def records_of(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> PackageReco
     return dict(sorted(found.items()))
 
 
+def names_with(records: PackageRecords, *roles: str) -> frozenset[str]:
+    """Return the distributions that have one of these roles."""
+    return frozenset(name for name, record in records.items() if record.role in roles)
+
+
 def _record(body: Mapping[str, Any]) -> PackageRecord:
     opens = body.get("opens")
     return PackageRecord(
@@ -52,6 +61,7 @@ def _record(body: Mapping[str, Any]) -> PackageRecord:
         has_load_rule=_flag(body, "has_load_rule"),
         wheel_names_build=_flag(body, "wheel_names_build"),
         conda=tuple(body.get("conda", ())),
+        role=body.get("role", ""),
     )
 
 

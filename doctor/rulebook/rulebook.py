@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.model import ABSENT
-from doctor.packages.records import PackageRecords, records_of
+from doctor.packages.records import ROLES, PackageRecords, names_with, records_of
 from doctor.rulebook.rule import Library, Rule
 
 from .cache import load_compiled, rule_folders
@@ -216,6 +216,11 @@ class Rulebook:
     def packages(self) -> PackageRecords:
         """Return what all libraries say of single distributions."""
         return records_of(self._tables("packages"))
+
+    @property
+    def stack(self) -> frozenset[str]:
+        """Return the distributions whose sources the analysis of API drift reads: who calls, and who is called."""
+        return names_with(self.packages, *ROLES)
 
     def _tables(self, key: str) -> Iterator[Mapping[str, Any]]:
         return (library.body[key] for library in self.libraries.values() if library.body.get(key))

@@ -41,6 +41,7 @@ BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 LOG_EXPECTATIONS = ("matches", "no match")
 PHASES = ("decode", "prefill")  # each may have a backend of its own
+PACKAGE_ROLES = ("attention", "trainer", "other")  # in what packages call of each other
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -372,7 +373,7 @@ def check_library(shape: Shape, content: Any) -> None:
     package: dict[str, Check] = {
         "opens": lambda value, at: shape.mapping(value, at, opens, ("files",)),
         "modules": shape.items(text), "modules_also_in": names, "conda": shape.items(text),
-        "has_load_rule": shape.boolean, "wheel_names_build": shape.boolean,
+        "has_load_rule": shape.boolean, "wheel_names_build": shape.boolean, "role": shape.choice(PACKAGE_ROLES),
     }  # fmt: skip
 
     def called(value: Any, at: At) -> None:

@@ -29,6 +29,7 @@ from doctor.drift.download import fetch_release  # noqa: E402
 from doctor.drift.findings import Finding  # noqa: E402
 from doctor.drift.sources import Environment, is_readable, normalized  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
+from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
 
 #: Callers, each with the packages that it calls.
 CALLERS = {
@@ -95,7 +96,7 @@ def run(job: tuple[str, str, str]) -> list[dict[str, object]]:
             rows.append({"caller": name, "callee": callee, "error": str(error)})
             continue
         rows.append({"caller": name, "caller_version": version, "callee": callee, "callee_version": release})
-    environment = Environment(paths)
+    environment = Environment(paths, load_rulebook().stack)
     targets = [item for item in environment.packages.values() if item.release.name in callees.split()]
     found: list[Finding] = []
     for package in environment.packages.values():

@@ -26,6 +26,7 @@ from doctor.drift.download import fetch_release
 from doctor.drift.findings import Finding, PairVerdict
 from doctor.drift.sources import Environment, is_readable, normalized
 from doctor.errors import DoctorError
+from doctor.rulebook.rulebook import load_rulebook
 
 KINDS = {
     "unexpected_keyword": "UNEXPECTED_KEYWORD", "missing_name": "MISSING_NAME", "missing_required": "MISSING_ARGUMENT",
@@ -50,7 +51,7 @@ def run(job: tuple[dict[str, object], str]) -> tuple[dict[str, object], str, lis
         callee = fetch_release(str(row["callee"]), str(row["callee_version"]), Path(cache))
     except DoctorError as error:
         return row, f"no sources: {error}", [], 0.0
-    environment = Environment([caller, callee])
+    environment = Environment([caller, callee], load_rulebook().stack)
     name = normalized(str(row["caller"]))
     target = normalized(str(row["callee"]))
     callers = [item for item in environment.packages.values() if item.location == caller and is_readable(item)]

@@ -38,6 +38,7 @@ from doctor.drift.signatures import signature_of  # noqa: E402
 from doctor.drift.sources import Environment  # noqa: E402
 from doctor.drift.values import Function  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
+from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
 
 #: Callee, its first release of interest, and the files whose names are kept.
 CALLEES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -86,7 +87,7 @@ def breaks_of(job: tuple[str, str, str, str, str]) -> tuple[str, set[str]]:
     gc.disable()
     caller, version, callee, release, cache = job
     places = [fetch_release(caller, version, Path(cache)), fetch_release(callee, release, Path(cache))]
-    environment = Environment(places)
+    environment = Environment(places, load_rulebook().stack)
     callees = [item for item in environment.packages.values() if item.release.name == callee]
     mine = [item for item in environment.packages.values() if item.release.name == caller]
     found = (item for package in mine for item in analyze_caller(environment, package, callees).findings)
@@ -135,7 +136,7 @@ NAME: list[Any] = [None, None, 1, []]
 
 def symbols_of(place: Path, wanted: tuple[str, ...]) -> dict[str, Any]:
     """Return the shape of every function, method and name of the wanted modules."""
-    environment = Environment([place])
+    environment = Environment([place], load_rulebook().stack)
     found: dict[str, Any] = {}
     for path in (place / name for name in wanted):
         if not path.is_file():

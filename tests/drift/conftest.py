@@ -12,6 +12,7 @@ from doctor.drift.analysis import analyze_caller
 from doctor.drift.collector import breaks
 from doctor.drift.findings import CallerResult, Finding
 from doctor.drift.sources import Environment, is_readable
+from tests.helpers.rulebook import builtin_stack
 
 Files = dict[str, str]
 
@@ -32,7 +33,7 @@ class Site:
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
 
     def result(self, caller: str = "peft") -> CallerResult:
-        environment = Environment([self.root])
+        environment = Environment([self.root], builtin_stack())
         callees = [item for item in environment.packages.values() if is_readable(item)]
         return analyze_caller(environment, environment.packages[caller], callees)
 

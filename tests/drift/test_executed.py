@@ -11,6 +11,7 @@ from doctor.drift.analysis import analyze_caller
 from doctor.drift.collector import breaks
 from doctor.drift.download import fetch_release
 from doctor.drift.sources import Environment
+from tests.helpers.rulebook import builtin_stack
 
 ROWS = json.loads((Path(__file__).parent / "executed.json").read_text())
 CACHE = Path("/tmp/drift/src")
@@ -31,7 +32,7 @@ def test_the_captured_answers_cover_both_outcomes_and_name_their_sites():
 def test_the_analyzer_agrees_with_the_executed_call(row):
     caller = fetch_release(row["caller"], row["caller_version"], CACHE)
     callee = fetch_release(row["callee"], row["callee_version"], CACHE)
-    environment = Environment([caller, callee])
+    environment = Environment([caller, callee], builtin_stack())
     packages = environment.packages.values()
     name = row["caller"].replace("-", "_")  # a wheel may bring another folder, such as `test`
     (mine,) = (item for item in packages if item.name == name and item.location == caller)

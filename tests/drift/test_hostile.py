@@ -8,6 +8,7 @@ import pytest
 
 from doctor.drift.analysis import analyze_caller
 from doctor.drift.sources import FILE_LIMIT, Environment, is_readable
+from tests.helpers.rulebook import builtin_stack
 
 BROKEN_USE = "from flash_attn.interface import gone\n"
 
@@ -164,7 +165,7 @@ def test_modules_that_a_finder_serves_by_a_regular_expression_are_there(site):
 
 
 def test_an_unreadable_folder_is_a_notice(tmp_path):
-    environment = Environment([tmp_path / "nowhere"])
+    environment = Environment([tmp_path / "nowhere"], builtin_stack())
     assert not environment.packages and "cannot be read" in environment.notices[0].reason
 
 
@@ -175,7 +176,7 @@ def test_a_project_folder_is_examined_under_its_own_paths(pair, tmp_path):
     (project / ".venv" / "pyvenv.cfg").write_text("")
     (project / ".venv" / "x.py").write_text(BROKEN_USE)
     (project / "train.py").write_text(BROKEN_USE)
-    environment = Environment([site.root], code=[project])
+    environment = Environment([site.root], builtin_stack(), code=[project])
     code = next(item for item in environment.packages.values() if item.is_code)
     result = analyze_caller(environment, code, [item for item in environment.packages.values() if is_readable(item)])
     assert [str(item.site) for item in result.findings] == [f"{project}/train.py:1"]

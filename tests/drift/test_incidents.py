@@ -6,6 +6,7 @@ import textwrap
 
 from doctor.drift.findings import Reach, Severity
 from doctor.drift.pipeline import DriftRequest, analyze
+from tests.helpers.rulebook import builtin_stack
 
 #: A backward function that takes a soft cap from one release on, without a default.
 KERNELS = {
@@ -75,7 +76,8 @@ def test_incident_a_release_before_and_release_outside_the_window_are_right(site
 def test_incident_a_severity_follows_the_workload(site):
     root = ring(site, "2.6.3", "softcap, ").root
     severities = [
-        analyze(DriftRequest((root,), context_parallel=answer)).findings[0].severity for answer in (True, False, None)
+        analyze(DriftRequest((root,), builtin_stack(), context_parallel=answer)).findings[0].severity
+        for answer in (True, False, None)
     ]
     assert severities == [Severity.ERROR, Severity.NOTE, Severity.WARNING]
 

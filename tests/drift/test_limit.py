@@ -13,6 +13,7 @@ import pytest
 
 from doctor.drift.findings import DriftReport
 from doctor.drift.pipeline import Analysis, DriftRequest, analyze
+from tests.helpers.rulebook import builtin_stack
 
 #: The program of the analyzer, in which the analysis of one package takes a minute; it leaves its process id.
 SLOW = """
@@ -58,7 +59,7 @@ def names(releases) -> list[str]:
 
 def test_the_limit_ends_a_slow_package_and_the_others_are_kept(three, slow, tmp_path, monkeypatch):
     pids = slow("peft")
-    request = DriftRequest((three,), cache=tmp_path / "cache", limit=8.0, jobs=2)
+    request = DriftRequest((three,), builtin_stack(), cache=tmp_path / "cache", limit=8.0, jobs=2)
     steps: list[str] = []
     began = time.monotonic()
     first = analyze(request, steps.append)
@@ -71,7 +72,7 @@ def test_the_limit_ends_a_slow_package_and_the_others_are_kept(three, slow, tmp_
 
     monkeypatch.undo()
     steps.clear()
-    second = analyze(DriftRequest((three,), cache=tmp_path / "cache"), steps.append)
+    second = analyze(DriftRequest((three,), builtin_stack(), cache=tmp_path / "cache"), steps.append)
     assert names(second.coverage.late) == [] and len(second.findings) == 2
     assert steps and not any("accelerate" in text for text in steps), "it goes on where the first one stopped"
 
@@ -80,8 +81,8 @@ def test_a_package_that_took_the_whole_limit_is_not_tried_again_within_it(three,
     pids = slow("peft")
     (tmp_path / "cache").mkdir()
     for name in ("accelerate", "flash-attn"):
-        analyze(DriftRequest((three,), cache=tmp_path / "cache", callers=(name,)))
-    request = DriftRequest((three,), cache=tmp_path / "cache", limit=4.0)
+        analyze(DriftRequest((three,), builtin_stack(), cache=tmp_path / "cache", callers=(name,)))
+    request = DriftRequest((three,), builtin_stack(), cache=tmp_path / "cache", limit=4.0)
     assert names(analyze(request).coverage.late) == ["peft"]
     began = time.monotonic()
     assert names(analyze(request).coverage.late) == ["peft"]
@@ -92,7 +93,7 @@ def test_a_package_that_took_the_whole_limit_is_not_tried_again_within_it(three,
 
 
 def request_with(request: DriftRequest, limit: float) -> DriftRequest:
-    return DriftRequest(request.site_packages, cache=request.cache, limit=limit)
+    return DriftRequest(request.site_packages, request.stack, cache=request.cache, limit=limit)
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["first", "later"])
@@ -105,8 +106,8 @@ def test_only_what_the_job_reaches_is_analyzed(site, tmp_path, cached):
     site.install("trl", "1.0", {"trl/__init__.py": "def f():\n    import accelerate\n"})
     site.install("vllm", "1.0", {"vllm/__init__.py": "import trl, accelerate\nfrom flash_attn import gone\n"})
     if cached:
-        analyze(DriftRequest((site.root,), cache=tmp_path / "cache"))
-    report: DriftReport = analyze(DriftRequest((site.root,), cache=tmp_path / "cache", roots=("trl",)))
+        analyze(DriftRequest((site.root,), builtin_stack(), cache=tmp_path / "cache"))
+    report: DriftReport = analyze(DriftRequest((site.root,), builtin_stack(), cache=tmp_path / "cache", roots=("trl",)))
     assert names(report.coverage.analyzed) == ["accelerate", "flash-attn", "trl"]
     assert names(report.coverage.unused) == ["vllm"]
     assert {item.caller.name for item in report.findings} == {"accelerate"}
@@ -120,7 +121,7 @@ def test_own_code_is_a_root(site, tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text("import peft\n")
-    report = analyze(DriftRequest((site.root,), code=(code,), roots=("trl",)))
+    report = analyze(DriftRequest((site.root,), builtin_stack(), code=(code,), roots=("trl",)))
     assert names(report.coverage.analyzed) == sorted([str(code), "flash-attn", "peft", "trl"])
 
 

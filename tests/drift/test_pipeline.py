@@ -20,12 +20,13 @@ from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.drift.worker import analyze_here
 from doctor.errors import DoctorError
 from doctor.packages.archives import archive_address
+from tests.helpers.rulebook import builtin_stack
 
 BROKEN = "from flash_attn.interface import backward\ndef f(a):\n    backward(a, a, a, a)\n"
 
 
 def test_pairs_carry_their_verdict_and_uses(pair):
-    report = analyze(DriftRequest((pair(BROKEN).root,)))
+    report = analyze(DriftRequest((pair(BROKEN).root,), builtin_stack()))
     (row,) = report.pairs
     assert (row.caller.name, row.callee.name, row.verdict) == ("peft", "flash-attn", PairVerdict.BROKEN)
     assert row.uses >= 2 and row.unknown_uses == 0
@@ -34,7 +35,7 @@ def test_pairs_carry_their_verdict_and_uses(pair):
 
 def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
     site = pair(BROKEN)
-    request = DriftRequest((site.root,), cache=tmp_path / "cache")
+    request = DriftRequest((site.root,), builtin_stack(), cache=tmp_path / "cache")
     first = analyze(request)
     stored = list((tmp_path / "cache").glob("*.json"))
     results = [json.loads(path.read_text().split("\n")[1])["result"] for path in stored]
@@ -55,14 +56,14 @@ def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
 )
 def test_the_cache_is_dropped_when_a_file_changes(pair, tmp_path, change):
     site = pair(BROKEN)
-    request = DriftRequest((site.root,), cache=tmp_path / "cache")
+    request = DriftRequest((site.root,), builtin_stack(), cache=tmp_path / "cache")
     before = analyze(request)
     change(site.root)
-    assert analyze(request) == analyze(DriftRequest((site.root,))) != before
+    assert analyze(request) == analyze(DriftRequest((site.root,), builtin_stack())) != before
 
 
 def test_a_damaged_cache_is_read_again(pair, tmp_path):
-    request = DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache")
+    request = DriftRequest((pair(BROKEN).root,), builtin_stack(), cache=tmp_path / "cache")
     first = analyze(request)
     for path in (tmp_path / "cache").glob("*.json"):
         path.write_text('{"stack": 1')
@@ -74,7 +75,7 @@ def test_a_damaged_cache_is_read_again(pair, tmp_path):
 
 def test_several_processes_come_to_the_same_result(pair):
     root = pair(BROKEN).root
-    assert analyze(DriftRequest((root,), jobs=2)) == analyze(DriftRequest((root,)))
+    assert analyze(DriftRequest((root,), builtin_stack(), jobs=2)) == analyze(DriftRequest((root,), builtin_stack()))
 
 
 def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path):
@@ -84,7 +85,7 @@ def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path):
     other.install("flash-attn", "2.5.8", {
         "flash_attn/__init__.py": "", "flash_attn/interface.py": "def backward(a, b, c, d): return a\n",
     })  # fmt: skip
-    report = analyze(DriftRequest((site.root,), overlay=(other.root,)))
+    report = analyze(DriftRequest((site.root,), builtin_stack(), overlay=(other.root,)))
     assert not report.findings and report.pairs[0].callee.version == "2.5.8"
 
 
@@ -103,13 +104,13 @@ def test_code_and_remote_code_are_callers(pair, tmp_path):
     (project / "train.py").write_text(BROKEN)
     (model / "config.json").write_text("{}")
     (model / "modeling_mine.py").write_text(BROKEN)
-    report = analyze(DriftRequest((site.root,), code=(project,), models=(model / "config.json",)))
+    report = analyze(DriftRequest((site.root,), builtin_stack(), code=(project,), models=(model / "config.json",)))
     assert sorted(Path(item.site.path).name for item in report.errors) == ["modeling_mine.py", "train.py"]
 
 
 def test_a_missing_folder_is_one_clear_error(tmp_path):
     with pytest.raises(DoctorError, match="does not exist"):
-        analyze(DriftRequest((tmp_path,), code=(tmp_path / "gone",)))
+        analyze(DriftRequest((tmp_path,), builtin_stack(), code=(tmp_path / "gone",)))
 
 
 HISTORY = ApiHistory(
@@ -238,14 +239,14 @@ def test_out_of_time_only_imports_are_checked_and_the_report_says_so(pair):
             from flash_attn.interface import gone
             backward(a)
     """
-    report = analyze(DriftRequest((pair(text).root,), seconds=0.0), run=analyze_here)
+    report = analyze(DriftRequest((pair(text).root,), builtin_stack(), seconds=0.0), run=analyze_here)
     assert [item.name for item in report.findings] == ["gone"]
     assert [item.reason for item in report.notices] == ["out of time: in some functions only imports were checked"]
 
 
 def test_a_worker_that_does_not_answer_costs_its_caller_only(pair, monkeypatch, tmp_path):
     monkeypatch.setattr("doctor.drift.processes.PATIENCE", 0.0)
-    request = DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache")
+    request = DriftRequest((pair(BROKEN).root,), builtin_stack(), cache=tmp_path / "cache")
     report = analyze(request)
     assert {item.reason for item in report.notices} == {"not analyzed: took longer than 0 s"}
     assert not list((tmp_path / "cache").glob("*.json"))
@@ -262,7 +263,7 @@ def test_check_says_which_packages_were_not_analyzed(pair, monkeypatch, tmp_path
 def test_a_worker_that_cannot_start_says_why(pair, monkeypatch, tmp_path):
     program = "raise ModuleNotFoundError('no module of that name')"
     monkeypatch.setattr("doctor.drift.processes.own_command", lambda module: [sys.executable, "-c", program])
-    report = analyze(DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache"))
+    report = analyze(DriftRequest((pair(BROKEN).root,), builtin_stack(), cache=tmp_path / "cache"))
     why = "not analyzed: the analysis ended without a result: ModuleNotFoundError: no module of that name"
     assert {item.reason for item in report.notices} == {why}
 

@@ -7,12 +7,13 @@ import pytest
 from doctor.drift.analysis import analyze_caller
 from doctor.drift.collector import breaks
 from doctor.drift.sources import Environment, is_readable
+from tests.helpers.rulebook import builtin_stack
 
 BROKEN_CALL = "attention(a, a, a, softcap=0.0)"
 
 
 def found(site, caller="peft"):
-    environment = Environment([site.root])
+    environment = Environment([site.root], builtin_stack())
     callees = [item for item in environment.packages.values() if is_readable(item)]
     result = analyze_caller(environment, environment.packages[caller], callees)
     return [(item.name, item.severity.value) for item in result.findings if breaks(item)]
