@@ -146,17 +146,56 @@ def run(request):
 }  # fmt: skip
 OPTION = {
     f"doctor/cli/{COMMAND}.py": rows(
-        '\n    acme: Annotated[bool, typer.Option("--acme", help="Only keys of Acme.")] = False,', "def keys("
+        '\n    acme: Annotated[bool, typer.Option("--acme", help="Only keys of Acme.")] = False,',
+        "def keys(\n    answer: Answer,",
     ),
     "docs/cli.md": Edit("\n`keys --acme`: only keys of Acme.\n", ""),
 }
+LIBRARY = {
+    f"rules/{NAME}/library.yaml": Edit("""\
+name: acme
+title: Acme attention
+distributions: [acme-attn]
+import_name: acme_attn
+environment: [ACME_MODE]
+references: [https://example.org/acme]
+applies: {acme-attn.version: present}
+backends:
+  - {id: acme.fast, title: the fast kernel}
+  - {id: acme.plain, title: plain math, unfused: true}
+preference:
+  - {when: {env.ACME_MODE: plain}, order: [acme.plain]}
+  - {order: [acme.fast, acme.plain]}
+packages:
+  acme-attn:
+    modules: [acme_attn]
+    opens: {files: 'acme_attn/_C[.]so'}
+    wheel_names_build: true
+    role: attention
+"""),
+    f"rules/{NAME}/ACME001.yaml": Edit("""\
+id: ACME001
+name: acme-plain-is-slow
+severity: warning
+summary: ACME_MODE=plain turns the fast kernel off
+why: The plain kernel writes all scores to memory.
+references: [https://example.org/acme]
+when: {acme-attn.version: present, env.ACME_MODE: plain}
+message: ACME_MODE=plain turns the fast kernel off
+fix: [{unset_env: ACME_MODE}]
+tests:
+  fires: {given: {acme-attn.version: "1.0", env.ACME_MODE: plain}, expect: fires}
+  silent without it: {given: {acme-attn.version: absent, env.ACME_MODE: plain}, expect: silent}
+  silent in another mode: {given: {acme-attn.version: "1.0", env.ACME_MODE: fast}, expect: silent}
+"""),
+}  # fmt: skip
 #: Files that a section names although not each addition changes them: shared options, tests, the folder itself.
 OPTIONAL = {
     "doctor/cli/options.py", "doctor/cli/", "docs/cli.md", "tests/cli/test_main.py",
     f"tests/sources/manifests/test_{NAME}.py",
 }  # fmt: skip
 ADDITIONS: Mapping[str, Mapping[str, Edit]] = {
-    "a": LOCK_FILE, "b": PROBE, "c": OUTPUT, "d": DERIVED, "e": PROGRAM, "f": OPTION,
+    "a": LOCK_FILE, "b": PROBE, "c": OUTPUT, "d": DERIVED, "e": PROGRAM, "f": OPTION, "g": LIBRARY,
 }  # fmt: skip
 
 
@@ -169,8 +208,11 @@ def section(letter: str) -> str:
 
 
 def named_files(letter: str) -> set[str]:
-    paths = re.findall(r"`((?:doctor|kernels|docs|tests)/[\w./]+)`", section(letter))
-    return {path.replace("NAME", NAME).replace("COMMAND", COMMAND) for path in paths}
+    paths = re.findall(r"`((?:doctor|kernels|docs|rules|tests)/[\w./]+)`", section(letter))
+    return {
+        path.replace("NAME001", f"{NAME.upper()}001").replace("NAME", NAME).replace("COMMAND", COMMAND)
+        for path in paths
+    }
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +242,7 @@ def add(copy: Path, letter: str) -> Path:
         elif path.exists():
             path.write_text(path.read_text("utf-8") + edit.text, "utf-8")
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(edit.text, "utf-8")
     return copy
 
@@ -282,3 +325,33 @@ def test_an_option(original: Path) -> None:
     assert "--acme" in doctor(copy, "keys", "--help").stdout
     assert doctor(copy, "keys", "--acme", "head_dim").returncode == 0
     assert "--acme" in (copy / "docs" / "cli.md").read_text("utf-8")
+
+
+def test_a_library(original: Path, tmp_path: Path) -> None:
+    copy = add(original, "g")
+    site = tmp_path / "site-packages"
+    for name, version, module, code in (
+        ("transformers", "4.52.4", "transformers", "from acme_attn import attention, gone\n"),
+        ("acme_attn", "1.0", "acme_attn", "def attention(q, k, v): ...\n"),
+    ):
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"{module}/__init__.py,,\n")
+        (site / module).mkdir()
+        (site / module / "__init__.py").write_text(code)
+    (site / "acme_attn-1.0.dist-info" / "direct_url.json").write_text(
+        '{"url": "https://x.org/acme_attn-1.0-cu128.whl"}'
+    )
+    facts = json.loads(doctor(copy, "snapshot", "--site-packages", site, "--output", "-").stdout)["facts"]
+    assert facts["acme-attn.wheel"]["value"] == "acme_attn-1.0-cu128.whl"
+    drift = doctor(copy, "drift", "--site-packages", site, "--no-cache").stdout
+    assert "gone" in drift and "acme-attn" in drift
+    (tmp_path / "facts.yaml").write_text(
+        "facts: {acme-attn.version: '1.0', env.ACME_MODE: plain}\nworkload: {num_heads: 4}\n"
+    )
+    done = doctor(copy, "check", "--no-run", "--facts", tmp_path / "facts.yaml", "--format", "json")
+    report = json.loads(done.stdout)
+    assert [finding["id"] for finding in report["findings"]] == ["ACME001"]
+    assert [(item["library"], item["selected"]) for item in report["backends"]] == [("acme", "acme.plain")]
+    assert doctor(copy, "rules", "test", "rules/acme").returncode == 0
