@@ -67,6 +67,7 @@ PROBE = {
     "doctor/facts/vocabulary.py": rows(
         f'\n    ("{NAME}.mode", TEXT, "the mode of Acme"),', "TERMS: dict[str, Term] = _terms("
     ),
+    "doctor/facts/examples.py": rows(f'\n    "{NAME}.mode": "fast",', "EXAMPLES: Mapping[str, str] = {"),
     f"doctor/sources/probes/{NAME}.py": Edit('''\
 """The mode of Acme, from its file next to the installed packages."""
 
