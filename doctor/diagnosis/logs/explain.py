@@ -24,9 +24,10 @@ from . import nvte
 from .choose import candidates, explanation, explanations, split
 from .facts import facts_of, patterns
 from .frames import Stack
+from .pattern import MOST, Pattern
 from .ranks import ROOT_CAUSE, root_rank
 from .retyped import TYPED, with_retyped
-from .scan import MOST, Match, Pattern, Scanner
+from .scan import GIVEN_UP, LAST, Match, Scanner
 from .source import LogSource
 from .wrapped import with_rejoined
 
@@ -92,7 +93,7 @@ class LogExplainer:
             versions=tuple(_of_versions(assessment.findings, {item.rule for item in diagnosis})),
             errors=_last_errors(matches.get(_ERROR, [])),
             lines=scanner.lines,
-            notes=tuple(source.notes),
+            notes=(*source.notes, *_not_examined(scanner.common)),
         )
 
     def _facts(self, matches: Mapping[str, list[Match]], start: str) -> Facts:
@@ -131,6 +132,16 @@ def _of_versions(findings: Sequence[Finding], explained: Collection[str]) -> Ite
 def _nothing_known(rulebook: Rulebook) -> Assessment:
     """Return what the rules say without any fact: nothing."""
     return Assessment((), (), (), FactResolver(Facts(), rulebook.implications))
+
+
+def _not_examined(texts: Sequence[str]) -> Iterator[str]:
+    """Yield a note on texts that more lines had in vain than are examined."""
+    if texts:
+        shown = ", ".join(f"`{text.strip()}`" for text in texts[:3])
+        yield (
+            f"{GIVEN_UP:,} lines with {shown} have no known message; of further such lines, only those in the last "
+            f"{LAST >> 10} KiB were examined"
+        )
 
 
 def _by_pattern(patterns: Sequence[Pattern], found: Mapping[int, list[Match]]) -> dict[str, list[Match]]:

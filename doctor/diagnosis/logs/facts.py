@@ -13,7 +13,8 @@ from doctor.packages.gpus import gpu_facts
 from doctor.rulebook.anchors import anchors_of
 
 from . import nvte
-from .scan import Match, Pattern
+from .pattern import Pattern
+from .scan import Match
 
 _VERSION = r"\d{1,4}\.\d{1,4}[0-9A-Za-z.+!]{0,40}"
 _LISTING = r"Successfully installed "

@@ -7,7 +7,8 @@ from typing import Any
 
 from doctor.util.linear_regex import compiled
 
-from .scan import Match, Pattern
+from .pattern import Pattern
+from .scan import Match
 from .wrapped import with_texts
 
 _LONGEST = 1_500  # characters of a message

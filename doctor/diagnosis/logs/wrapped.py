@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from doctor.util.linear_regex import found_in
 
-from .scan import Match, Pattern, Scanner
+from .pattern import Pattern
+from .scan import Match, Scanner
 
 _BORDER = " \t│┃|"
 _NARROWEST = 64  # characters that every terminal shows in a line, after the name of a rank
@@ -50,8 +51,7 @@ def with_texts(
             shown, lines, text = texts[(match.line - 1) // len(_APART)]
             in_one_line = any(found_in(pattern, line) for line in lines)
             if not in_one_line and not any(item.line == shown.line for item in known):
-                around = f"{shown.around}\n{text}"
-                known.append(replace(shown, text=text, around=around, length=match.length, groups=match.groups))
+                known.append(replace(shown, text=text, added=text, length=match.length, groups=match.groups))
     return {text: sorted(known, key=lambda match: match.line) for text, known in found.items() if known}
 
 
