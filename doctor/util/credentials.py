@@ -18,6 +18,8 @@ _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     # A path reader turns `://` into `:/`.
     (("@",), r"(?i)(\b[a-z][a-z0-9+.-]{1,20}:/{1,3})(?!git@)(?!(?:\w*:)?\$\{?\w+\}?@)[^/\s\"'<>`\\]+@(?=[\w\[$])",
      rf"\1{HIDDEN}@"),
+    # `HOST=user:password@host`; an image has a digest after its `name:tag@`.
+    (("@",), r"(=[\"']?[A-Za-z][\w.-]{0,63}:)(?!\$)[^\s\"'<>`\\/@:]{3,200}@(?!sha\d)(?=[\w\[])", rf"\1{HIDDEN}@"),
     (("hf_", "sk-", "AKIA", "ASIA", "nvapi-", "pypi-", "ya29.", "npm_", "AIza", "gsk_", "dapi", "dckr_pat_", "k_live_"),
      r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16}|sk-(?:[a-z]{1,12}\d{0,3}-){0,3}[A-Za-z0-9_]{20}|nvapi-[A-Za-z0-9_-]{16}"
      r"|pypi-Ag[A-Za-z0-9_-]{20}|(?:AKIA|ASIA)[A-Z0-9]{16}|ya29\.[A-Za-z0-9_-]{16}|npm_[A-Za-z0-9]{20}"
@@ -103,7 +105,7 @@ _BEFORE = re.compile(r"([A-Za-z]+)[ \t]$")
 _JSON_STRING = r'"((?:[^"\\]+|\\.)*)"'
 _ONE_QUOTE = r"\\*(?:[\"'`]|&(?:quot|apos|#0*3[49]|#x2[27]);)"
 _QUOTE = rf"(?:(?:{_ONE_QUOTE}){{5}}|{_ONE_QUOTE})"  # five: as a shell writes a quote inside of quotes
-_BETWEEN = rf"{_QUOTE}?[ \t]{{0,4}}(?:(?:=>|:=|==?|:(?![:/])|%3A)[ \t]{{0,4}}|>|&gt;)"
+_BETWEEN = rf"{_QUOTE}?[ \t]{{0,4}}(?:(?:=>|:=|==?|:(?![:/])|%3A)[ \t]{{0,4}}|(?:>|&gt;)(?!{_ONE_QUOTE}))"
 _AFTER_OPTION = rf"{_QUOTE}?(?:[ \t]{{1,4}}|=|,[ \t]{{0,4}}(?={_QUOTE}))(?!-)"
 _SCHEME = r"(?i)(?:bearer|basic|token|digest|negotiate)(?:[ \t]+|%20)"
 _VALUE = (
