@@ -150,12 +150,24 @@ def _refuse_link_out(path: Path, what: str) -> None:
     absolute = os.path.abspath(path)  # noqa: PTH100
     if _trusted or absolute.startswith(_SYSTEM):
         return
-    real = os.path.realpath(absolute)
-    if real == absolute:
+    if os.path.realpath(absolute) == absolute:
         return
-    top = project_top(Path(absolute).parent)
-    if top is not None and not Path(real).is_relative_to(os.path.realpath(top)):
-        raise DoctorError(f"{what} `{path}` is a link that leads out of the project", TRUST_HINT)
+    for link in reversed((Path(absolute), *Path(absolute).parents)):
+        if not link.is_symlink():
+            continue
+        top = project_top(link.parent)  # not of the link itself: its target may be a checkout of its own
+        if top is None and link == Path(absolute):  # a folder above may be linked as the machine has it
+            top = _folder_of(link)
+        if top is not None and not contained(link, top):
+            raise DoctorError(f"{what} `{path}` is a link that leads out of the project", TRUST_HINT)
+
+
+def _folder_of(link: Path) -> Path:
+    """Return what a file outside any project belongs to: its folder, or the model in a cache of Hugging Face."""
+    for folder in link.parents:
+        if folder.name == "snapshots" and (folder.parent / "blobs").is_dir():
+            return folder.parent
+    return link.parent
 
 
 def _read(path: Path, limit: int, named: bool) -> bytes:

@@ -248,3 +248,21 @@ def test_rules_are_checked_before_they_are_used(project: Path) -> None:
         path = rules_folder(project, text) / "madeup" / "X001.yaml"
         with pytest.raises(DoctorError, match=r"X001\.yaml"):
             read_source(path)
+
+
+def test_a_large_lock_is_read_in_linear_time(project: Path, doctor: Doctor) -> None:
+    def seconds(count: int) -> float:
+        wheel = '    { url = "https://h.example/p.whl", hash = "sha256:' + "0" * 64 + '", size = 1 },\n'
+        (project / "uv.lock").write_text(
+            "version = 1\n" + "".join(
+                f'[[package]]\nname = "p{n}"\nversion = "1.{n}"\nwheels = [\n{wheel * 20}]\n' for n in range(count)
+            ) + '[[package]]\nname = "torch"\nversion = "2.6.0"\n'
+        )  # fmt: skip
+        start = time.process_time()
+        ran = doctor("snapshot", "--requirements", "uv.lock", "-o", "-")
+        assert ran.code == 0 and "2.6.0" in ran.out, ran.err
+        return time.process_time() - start
+
+    seconds(10)
+    small, large = seconds(1_000), seconds(5_000)
+    assert (project / "uv.lock").stat().st_size > 8 << 20 and large < 10 * max(small, 0.3)

@@ -180,6 +180,49 @@ def test_links_of_the_project_stay_inside_it(project: Path, doctor: Doctor, argu
     assert SECRET not in ran.out + ran.err
 
 
+@pytest.mark.parametrize(
+    "arguments", [("check",), ("check", "--requirements", "other/requirements.txt"), ("fix",), ("snapshot", "-o", "-")]
+)
+@pytest.mark.parametrize("name", ["other", "requirements"])
+def test_a_linked_folder_is_no_project_of_its_own(
+    project: Path, doctor: Doctor, arguments: tuple[str, ...], name: str
+) -> None:
+    (project / "../home/.git").mkdir()
+    (project / "../home/requirements.txt").write_text(f"torch==2.6.0\n{SECRET}==1.0\n{SECRET} is no requirement\n")
+    (project / name).symlink_to(project / "../home", target_is_directory=True)
+    (project / "requirements.txt").write_text("torch==2.6.0\n")
+    ran = doctor(*(word.replace("other", name) for word in arguments))
+    assert SECRET not in ran.out + ran.err
+    assert ("leads out of the project" in ran.err) is ("--requirements" in arguments) or name == "requirements"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check",), ("check", "--requirements", "."), ("check", "--requirements", "requirements.txt"), ("fix",),
+        ("check", "--facts", "requirements.txt"), ("snapshot", "--requirements", "requirements.txt", "-o", "-"),
+    ],
+)  # fmt: skip
+def test_links_of_a_tree_without_a_project_stay_inside_it(
+    project: Path, doctor: Doctor, arguments: tuple[str, ...]
+) -> None:
+    (project / ".git").rmdir()
+    (project / "requirements.txt").symlink_to(project / "../home/.netrc")
+    ran = doctor(*arguments)
+    assert ran.code in (2, 3) and SECRET not in ran.out + ran.err and "machine github.com" not in ran.out + ran.err
+
+
+def test_links_in_a_cache_of_models_are_followed(project: Path, doctor: Doctor) -> None:
+    (project / ".git").rmdir()
+    model = project / "models--a--b"
+    (model / "blobs").mkdir(parents=True)
+    (model / "snapshots/1").mkdir(parents=True)
+    (model / "blobs/0").write_text('{"model_type": "llama"}')
+    (model / "snapshots/1/config.json").symlink_to("../../blobs/0")
+    ran = doctor("check", "--no-run", "--facts", FACTS, "--model", model / "snapshots/1/config.json")
+    assert "leads out" not in ran.err and ran.code in (0, 1)
+
+
 def test_included_files_stay_inside_the_project(project: Path, doctor: Doctor) -> None:
     (project / "constraints.txt").write_text("-c ../home/.netrc\n")
     ran = doctor("fix", "--facts", FACTS, "--constraint", "constraints.txt", "--pin")

@@ -18,8 +18,15 @@ from doctor.util.redact import shortened
 #: A single bound of plain numbers: needs no parser to be recognised as a range of versions.
 PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)[0-9]{1,9}(?:\.[0-9]{1,9}){0,6}")
 _PLAIN_PIN = re.compile(r"==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
-MAX_BYTES = 8 * 1024 * 1024  # lock files with hashes are long
+MAX_BYTES = 8 * 1024 * 1024
+MAX_LOCK_BYTES = 64 * 1024 * 1024  # a lock in TOML lists each wheel of each release with its hash
+_LARGE_LOCKS = re.compile(r"(?:uv|poetry|pdm)\.lock|pylock(?:\.[^.]+)?\.toml", re.IGNORECASE)
 MOST_ENTRIES = 100_000  # requirements of one file with its includes
+
+
+def most_bytes(path: Path) -> int:
+    """Return up to which size a manifest of this name is read."""
+    return MAX_LOCK_BYTES if _LARGE_LOCKS.fullmatch(path.name) else MAX_BYTES
 
 
 class ManifestKind(TextEnum):

@@ -21,7 +21,7 @@ from doctor.sources.manifests.scripts.variables import is_read
 from doctor.sources.watch import Watch
 from doctor.util.reading import contained, is_trusted, project_top, read_text, regular_bytes
 
-from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
+from .base import DiscoveredFile, FileRole, Manifest, ManifestKind, most_bytes
 from .detect import kind_of
 from .readers import reader_of
 from .resolve import resolve
@@ -373,7 +373,7 @@ def _faults(manifests: Sequence[Manifest]) -> Iterator[str]:
 def _manifest(item: DiscoveredFile, watch: Watch) -> Manifest | None:
     """Return what a file declares, None where it cannot be read: `read_manifests` reports that."""
     try:
-        text = read_text(item.path, "declared environment", MAX_BYTES)
+        text = read_text(item.path, "declared environment", most_bytes(item.path))
         return reader_of(item.kind)(item.path, text, watch)
     except DoctorError:
         return None

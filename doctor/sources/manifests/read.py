@@ -16,7 +16,7 @@ from doctor.sources.manifests.scripts.dockerfile import read_stage
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
 
-from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
+from .base import DiscoveredFile, FileRole, Manifest, ManifestKind, most_bytes
 from .detect import kind_of
 from .discover import discover, notes_of
 from .readers import bounded, reader_of
@@ -126,7 +126,7 @@ def _split_extras(name: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _read(path: Path, chosen: tuple[str, ...], watch: Watch) -> Manifest:
-    text = read_text(path, "declared environment", MAX_BYTES, named=True)
+    text = read_text(path, "declared environment", most_bytes(path), named=True)
     kind = kind_of(path, text)
     if chosen and kind == ManifestKind.DOCKERFILE and len(chosen) == 1:
         with bounded(kind, path, text):
