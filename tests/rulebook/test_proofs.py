@@ -15,6 +15,7 @@ from doctor.cli import verify as command
 from doctor.errors import DoctorError
 from doctor.report.rule_page import as_markdown, page_of
 from doctor.rulebook.authoring import release_files
+from doctor.rulebook.authoring.coverage import proven_bounds
 from doctor.rulebook.authoring.lint import lint
 from doctor.rulebook.authoring.release_files import Releases, matches, members
 from doctor.rulebook.authoring.tests import rulebook_paths
@@ -234,6 +235,20 @@ def test_built_in_rules_are_recorded_and_changed_ones_found(
     assert "0 proofs" in verified("--changed", path)[1]
     own_rule(rules, RULE.replace(">=1.1", ">=1.0"))
     assert "1 proofs: 0 proven, 1 refuted" in verified("--changed", path)[1]
+
+
+def test_an_end_without_a_later_release_is_no_proven_bound(
+    tmp_path: Path, verified: Callable[..., tuple[int, str]]
+) -> None:
+    for text, ends in ((">=1.1,<1.4", {"1.1", "1.4"}), (">=1.1,<1.9", {"1.1"}), (">=1.0,<1.4", {"1.4"})):
+        proof = Proof("source", {**SOURCE, "in": text})
+        found = verify(proof, Published({version: FAULT for version in RELEASES}), tmp_path, "2026-01-02")
+        checked = {check.version: "" for check in planned(proof, tuple(RELEASES))}
+        assert {str(bound) for bound in proven_bounds(proof, found._replace(checked=checked))} == ends
+    code, out = verified("--coverage", own_rule(tmp_path))
+    assert code == 0
+    assert "1 rules, 1 with a bound on a release" in out
+    assert "0 of 3 bounds of rules by hand are proven" in out
 
 
 def faults_of(tmp_path: Path, text: str) -> list[str]:

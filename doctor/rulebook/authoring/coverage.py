@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.rulebook.proofs import PROVEN, STATED, Record, proofs_of, record_of
+from packaging.version import Version
+
+from doctor.rulebook.proofs import PROVEN, STATED, Proof, Record, proofs_of, record_of
 from doctor.rulebook.schema import Source
 
 from .lint import bounds_by_distribution
@@ -54,8 +56,8 @@ def coverage(sources: Iterable[Source], records: Mapping[str, Sequence[Record]])
         proofs = proofs_of(source.content)
         bounds = {(name, bound) for name, values in ranges.items() for bound in values}
         checked = [(one, record_of(source.content["id"], one, records)) for one in proofs if one.kind != STATED]
-        shown = [one for one, record in checked if record is not None and record.outcome == PROVEN]
-        covered = bounds & {(one.distribution, bound) for one in shown for bound in one.bounds}
+        shown = [(one, record) for one, record in checked if record is not None and record.outcome == PROVEN]
+        covered = bounds & {(one.distribution, bound) for one, record in shown for bound in proven_bounds(one, record)}
         found.with_proof += bool(proofs)
         found.bounds += len(bounds)
         found.bounds_proven += len(covered)
@@ -63,6 +65,14 @@ def coverage(sources: Iterable[Source], records: Mapping[str, Sequence[Record]])
             found.proven += 1
             found.whole += covered == bounds
     return found
+
+
+def proven_bounds(proof: Proof, record: Record) -> set[Version]:
+    """Return the bounds of a proof with a release on each side that was read: an end that is to come is not proven."""
+    if not proof.bounds:
+        return set()
+    read = [Version(text) for text in record.checked]
+    return {bound for bound in proof.bounds if min(read) < bound <= max(read)}
 
 
 def is_generated(path: Path) -> bool:
