@@ -30,6 +30,7 @@ class PackageRecord(NamedTuple):
     has_load_rule: bool = False  # a rule of its own says that it does not load
     wheel_names_build: bool = False  # its wheel files name what they were built for
     conda: tuple[str, ...] = ()  # its names in conda
+    held_with_torch: bool = False  # its newer releases need a newer torch: left open, a resolver would change torch
     role: str = ""  # one of ROLES, where it calls other packages of the stack or is called by them
 
 
@@ -61,6 +62,7 @@ def _record(body: Mapping[str, Any]) -> PackageRecord:
         has_load_rule=_flag(body, "has_load_rule"),
         wheel_names_build=_flag(body, "wheel_names_build"),
         conda=tuple(body.get("conda", ())),
+        held_with_torch=_flag(body, "held_with_torch"),
         role=body.get("role", ""),
     )
 

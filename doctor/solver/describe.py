@@ -56,7 +56,7 @@ def as_fix(
         )
     )
     changes = _changes(repair, outcome, resolves)
-    plan = install_plan(repair.stack, repair.base.known, changes, outcome.plan.index_url)
+    plan = install_plan(repair.stack, repair.base.known, changes, outcome.plan.index_url, repair.rulebook.packages)
     errors = {finding.rule for finding in repair.base.findings if finding.severity == Severity.ERROR}
     return Fix(
         title=_title(changes),

@@ -9,6 +9,7 @@ from typing import Any
 from doctor.model import ABSENT, Change, ChangeKind, InstallPlan, PinnedRequirement
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelTarget, find
 from doctor.packages.index import load_index
+from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.relations import (
     BUILT_AGAINST_TORCH,
     FROM_THE_REGISTRY,
@@ -23,15 +24,13 @@ from doctor.rulebook.resolver import FactResolver
 from .effects import brings
 from .environment import PackageSet, platform_of, stack_of
 
-#: Companions outside the index whose newer releases need a newer torch: left open, a resolver would change torch.
-_NEED_TORCH = (
-    "accelerate", "bitsandbytes", "lightning", "liger-kernel", "peft", "pytorch-lightning", "sentence-transformers",
-    "timm", "torchao", "torchdata", "torchmetrics", "torchtext", "trl",
-)  # fmt: skip
-
 
 def install_plan(
-    stack: PackageSet, known: FactResolver, changes: Sequence[Change], index_url: str | None
+    stack: PackageSet,
+    known: FactResolver,
+    changes: Sequence[Change],
+    index_url: str | None,
+    records: PackageRecords,
 ) -> InstallPlan:
     """Return what these changes install, hold, compile and remove in an environment."""
     packages = [change for change in changes if change.kind == ChangeKind.PACKAGE]
@@ -39,7 +38,7 @@ def install_plan(
         return InstallPlan()
     chosen = {change.name: change.after or ABSENT for change in packages}
     changed = [_line(stack, chosen, change) for change in packages if change.after is not None]
-    held, notes = _held(stack, chosen)
+    held, notes = _held(stack, chosen, records)
     built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
     built += _torch_part(stack, chosen, built)
     removed, reinstall = _removals(stack, chosen)
@@ -81,7 +80,9 @@ def _extra(stack: PackageSet, chosen: Mapping[str, str], package: str, version: 
     return f"[{core}]" if offered else ""
 
 
-def _held(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[list[PinnedRequirement], list[str]]:
+def _held(
+    stack: PackageSet, chosen: Mapping[str, str], records: PackageRecords
+) -> tuple[list[PinnedRequirement], list[str]]:
     """Return (installed companions that stay, sentences about those that cannot be held)."""
     lines, notes = [], []
     versions = stack.completed(chosen)
@@ -90,7 +91,8 @@ def _held(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[list[PinnedRequ
             continue
         if package in FROM_THEIR_SOURCE and "torch" in chosen:
             notes.append(f"{package} {version} was built against the old torch: rebuild it from its source.")
-        if package not in stack.index and package not in (*_NEED_TORCH, *FROM_THE_REGISTRY):
+        held = package in FROM_THE_REGISTRY or records.get(package, UNKNOWN_PACKAGE).held_with_torch
+        if package not in stack.index and not held:
             continue
         public = version.partition("+")[0]
         if package in stack.index and stack.index.release(package, public) is None:

@@ -11,6 +11,7 @@ from doctor.packages.index import load_index
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.environment import stack_of
 from doctor.solver.install_plan import install_plan
+from tests.helpers.rulebook import builtin_rulebook
 
 INSTALLED = {
     "python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64", "platform.glibc": "2.35",
@@ -29,7 +30,8 @@ def report(*changes: Change, index_url: str | None = None, **installed: str) -> 
 def planned(fix: Fix, facts: Facts, index_url: str | None = None) -> Fix:
     """The fix with its install plan in the environment of these facts."""
     known = FactResolver(facts)
-    plan = install_plan(stack_of(facts, known, load_index()), known, fix.changes, index_url)
+    packages = builtin_rulebook().packages
+    plan = install_plan(stack_of(facts, known, load_index()), known, fix.changes, index_url, packages)
     return fix._replace(plan=plan)
 
 
