@@ -32,6 +32,7 @@ NO_REPORT = {
     "fleet prolog": "writes one line for Slurm's log",
     "rules": "only leads to its actions",
     "rules test": "writes the log of a test run",
+    "rules verify": "writes the log of a check",
     "rules format": "writes names of files",
     "rules new": "writes the name of a file",
 }
