@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.rulebook.authoring.lint import lint, lint_source, lint_unique, sole_reason
@@ -85,7 +86,6 @@ def change(old, new):
         ('cudnn.version: "<9.3"\n', 'nvidia-cudnn-cu12.version: "==9.1"\n', 8, "four-part"),
         ("disables: te.fused", "disables: te.fuse", 13, "no backend `te.fuse`"),
         ("stage: mask", "stage: masks", 14, "no stage `masks`"),
-        ("{cudnn.version})", "{cudnn.versoin})", 15, "unknown fact key"),
         ("{cudnn.version})", "{the cuDNN})", 15, "no fact key"),
         ("{cudnn.version})", "{te.selected})", 15, "follows from this very rule"),
         ('cudnn.version: "<9.3"\n', "te.selected: te.fused\n", 8, "follows from this very rule"),
@@ -117,6 +117,11 @@ def test_every_condition_needs_a_test_that_it_alone_keeps_silent(tmp_path, name,
     text = "".join(line for line in SOUND.splitlines(keepends=True) if not line.strip().startswith(name))
     messages = [message for _, message, _ in faults(tmp_path, text)]
     assert messages == ([f"no test is silent because of `{key}` alone"] if key else [])
+
+
+def test_an_unknown_key_of_a_message_is_refused_when_the_file_is_read(tmp_path):
+    with pytest.raises(DoctorError, match=r"TE103\.yaml:15: unknown fact key `cudnn\.versoin`"):
+        faults(tmp_path, change("{cudnn.version})", "{cudnn.versoin})"))
 
 
 def test_a_hint_says_how_to_write_a_bound(tmp_path):
