@@ -3,7 +3,8 @@
     python bench/explain.py [--megabytes 1000]
 
 The log is made up: training output with progress bars and warnings, and a traceback at its end. One core does
-all the work. grep and ripgrep count the lines that match any signature; they find no cause.
+all the work. grep and ripgrep count the lines that match any signature; they find no cause. Then logs of one kind of
+line: one line without end, different tracebacks, and one error again and again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from doctor.rulebook.signatures import load_log_rules
 
+SLOWEST = 1.0  # MB per second of a log of one kind of line
 LIMIT_SECONDS, LIMIT_MEGABYTES = 20, 200  # per GB of log, and of memory
 LINES = (
     "iter {a}: grad_norm {b:.3f} time_ms {a}", "step {a}/90000 | loss {b:.4f} | lr 3.45e-04 | {a} tok/s",
@@ -42,6 +45,40 @@ def write_log(path: Path, megabytes: int) -> None:
         for _ in range(megabytes * 1_000_000 // len(block) + 1):
             stream.write(block + "\n")
         stream.write(END)
+
+
+def of_one_kind() -> Iterator[tuple[str, str]]:
+    """Yield the name and text of logs that are made of one kind of line."""
+    fault = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    for size in (1, 2, 4, 8):
+        yield f"line of {size} MB", f"{fault}; " * (size * 1_000_000 // len(fault))
+    for count in (8_000, 100_000):
+        yield (
+            f"{count} tracebacks",
+            "".join(
+                f'Traceback (most recent call last):\n  File "/srv/app{n}/train{n % 97}.py", line {n % 900}, in f{n}\n'
+                f"    call{n}()\nTypeError: object {n} has no attribute 'x{n}' in module{n % 500}\n"
+                for n in range(count)
+            ),
+        )
+    yield "50 MB the same", f"{fault}\n" * (50_000_000 // len(fault))
+    yield "50 MB numbered", "".join(f"{fault} {n}\n" for n in range(50_000_000 // len(fault)))
+
+
+def measure_kinds(folder: Path) -> bool:
+    """Measure these logs; return whether one was read too slowly, start-up left out."""
+    slow = False
+    path = folder / "kind.log"
+    path.write_text("nothing\n")
+    measure("first start", [sys.executable, "-m", "doctor", "explain", str(path)])  # it compiles the rules
+    started, _ = measure("start", [sys.executable, "-m", "doctor", "explain", str(path)])
+    for name, text in of_one_kind():
+        path.write_text(text)
+        seconds, _ = measure(name, [sys.executable, "-m", "doctor", "explain", str(path)])
+        speed = len(text) / 1e6 / max(seconds - started, 0.01)
+        print(f"{'':14} {speed:7.1f} MB/s")
+        slow = slow or speed < SLOWEST
+    return slow
 
 
 def grep_takes(pattern: str) -> bool:
@@ -104,7 +141,8 @@ def main() -> int:
         with log.open("rb") as stream:
             sample.write_bytes(stream.read(10_000_000))
         measure("grep of 10 MB", ["grep", "-cE", "-f", str(listed), str(sample)])
-    return int(seconds > LIMIT_SECONDS * size / 1000 or memory > LIMIT_MEGABYTES)
+        slow = measure_kinds(Path(folder))
+    return int(slow or seconds > LIMIT_SECONDS * size / 1000 or memory > LIMIT_MEGABYTES)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 HIDDEN = "…"
 _LONGEST_NAME = 64
+_SHORT = 80  # characters of a part of JSON
 #: A text that a credential contains -> the pattern of such credentials; only patterns whose text occurs are tried.
 _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     # `https://user:password@host`, `https://token@host`; `${TOKEN}` is no credential, and `git@` of ssh none either.
@@ -152,12 +153,12 @@ def json_without_credentials(text: str) -> str:
     parts: list[str] = []
     done, key = 0, ""
     for found in re.finditer(_JSON_STRING, text):
-        parts.append(without_credentials(text[done : found.start()]))
+        parts.append(_part_without_credentials(text[done : found.start()]))
         done = found.end()
         shown = _json_string(found[0], key if text[found.start() - 1 : found.start()] in ": " else "")
         parts.append(shown)
         key = found[1] if text[done : done + 1] == ":" else ""
-    return "".join((*parts, without_credentials(text[done:])))
+    return "".join((*parts, _part_without_credentials(text[done:])))
 
 
 def _json_string(written: str, key: str) -> str:
@@ -165,13 +166,23 @@ def _json_string(written: str, key: str) -> str:
     if key and names_secret(key) and not _is_no_secret(written[1:-1], key, number_hides=True):
         return f'"{HIDDEN}"'
     if "\\" not in written:
-        return f'"{without_credentials(written[1:-1])}"'
+        return f'"{_part_without_credentials(written[1:-1])}"'
     try:
         value = json.loads(written)
     except ValueError:  # no JSON after all
         return without_credentials(written)
     shown = without_credentials(value)
     return written if shown == value else json.dumps(shown, ensure_ascii=written.isascii())
+
+
+def _part_without_credentials(text: str) -> str:
+    return without_credentials(text) if len(text) > _SHORT else _short_without_credentials(text)
+
+
+@lru_cache(maxsize=4096)
+def _short_without_credentials(text: str) -> str:
+    """Remember short texts: most of JSON is keys and what is between strings, again and again."""
+    return without_credentials(text)
 
 
 def _named_values(text: str) -> Iterator[tuple[int, int]]:
