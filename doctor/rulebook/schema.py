@@ -13,7 +13,6 @@ from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
-from doctor.util.linear_regex import compiled
 from doctor.util.reading import read_text
 from doctor.util.variables import is_kernel_switch, is_variable_name
 from doctor.util.yaml_text import Lines, parse_yaml
@@ -167,18 +166,11 @@ def _proof(shape: Shape, value: Any, at: At) -> None:
         if value not in (NOT_REQUIRED, ANY_RANGE):
             ranges(value, at)
 
-    def pattern(value: Any, at: At) -> None:
-        shape.text(value, at)
-        try:
-            compiled(value)
-        except ValueError as problem:
-            raise shape.fault(at, f"`{value}` is no regular expression: {problem}") from None
-
     def name(value: Any, at: At) -> None:
         distribution(shape, value, at)
 
     checks: dict[str, Check] = {
-        "package": name, "of": name, "requires": name, "file": shape.texts, "shows": pattern, "hides": pattern,
+        "package": name, "of": name, "requires": name, "file": shape.texts, "shows": shape.text, "hides": shape.text,
         "in": ranges, "range": required, "capture": shape.text, "url": shape.text,
     }  # fmt: skip
 

@@ -287,6 +287,10 @@ def _proofs(source: Source, _: Rulebook) -> Iterator[Fault]:
         yield Fault(source.path, source.line("severity"), why, f"`{SOURCE}`, `{METADATA}`, `{BINARY}` or `{MEASURED}`")
     ranges = bounds_by_distribution(source.content.get("when") or {})
     for index, proof in enumerate(proofs):
+        for key in ("shows", "hides"):
+            if key in proof.body and (problem := regex_fault(str(proof.body[key]), scanned=False)) is not None:
+                at = source.line("proof", str(index), proof.kind, key)
+                yield Fault(source.path, at, f"`{proof.body[key]}` {problem}")
         known = ranges.get(proof.distribution)
         for bound in sorted(proof.bounds - known) if known is not None else ():
             at = source.line("proof", str(index), proof.kind, "in")
