@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -122,3 +123,23 @@ def test_the_built_package_works_by_itself(built, tmp_path):
     assert Path(package).parent == built / "doctor"
     assert (Path(rules), Path(kernels)) == (built / "doctor" / "_rules", built / "doctor" / "_kernels")
     assert int(count) == len(rules_of_check())
+
+
+def test_the_step_that_compiles_rules_needs_what_the_build_declares_and_no_more():
+    """An isolated build has the build requirements only; the tests' own interpreter has everything."""
+    section = (ROOT / "pyproject.toml").read_text().partition("requires = [")[2].partition("]")[0]
+    declared = re.findall(r'"([^"]+)"', section)
+    allowed = {"pyyaml": "yaml"}.items() | {(name, name) for name in ("packaging", "setuptools")}
+    named = {re.match(r"[\w-]+", text)[0] for text in declared}
+    modules = {module for name, module in allowed if name in named}
+    code = f"""
+import sys
+class Deny:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {sorted(modules | {"doctor"})!r} + list(sys.stdlib_module_names):
+            raise ImportError(f"{{name}} is no build requirement")
+sys.meta_path.insert(0, Deny())
+from doctor.rulebook.cache import write_shipped
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
