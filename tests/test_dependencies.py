@@ -53,7 +53,7 @@ def declared(*extras: str) -> set[str]:
 
 def foreign() -> dict[str, str]:
     """Distribution -> a place that imports it, for all that is neither Python's nor ours."""
-    ours = {"doctor", "__future__", *sys.stdlib_module_names, *OPTIONAL}
+    ours = {"doctor", "__future__", "tomllib", *sys.stdlib_module_names, *OPTIONAL}
     return {NAMES.get(name, name).replace("_", "-"): place for name, place in imported() if name not in ours}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 Command = Callable[..., int]
 
@@ -30,10 +30,9 @@ def takes(parameter: str, group: OptionGroup) -> Callable[[Command], Command]:
             values = {name: given.pop(name) for name in group.options}
             return command(**{parameter: group.build(**values)}, **given)
 
-        hints = get_type_hints(command, include_extras=True)
         parameters: list[inspect.Parameter] = []
-        for name, own in inspect.signature(command).parameters.items():
-            kept = own.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints.get(name, own.annotation))
+        for name, own in inspect.signature(command, eval_str=True).parameters.items():
+            kept = own.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             parameters += added if name == parameter else [kept]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {item.name: item.annotation for item in parameters}

@@ -63,7 +63,7 @@ IRRELEVANT: Mapping[str, tuple[str, ...]] = {
     "it decides which program runs": ("given", "framework", "attn_implementation", "diffusers_backend"),
     "it says where a length comes from": ("seq_len_assumed",),
     "it is about what is around the attention call": (
-        "rope_parameters", "finetuning", "training_method", "gradient_accumulation_steps", "liger_kernel",
+        "rope_parameters", "finetuning", "trainer", "training_method", "gradient_accumulation_steps", "liger_kernel",
         "cross_entropy_fusion", "quantization", "pipeline_parallel_size", "expert_parallel_size", "sharding",
     ),
     "the backward pass repeats the same call": ("gradient_checkpointing", "fsdp_activation_checkpointing"),

@@ -23,6 +23,7 @@ ALSO = {
     "attn-doctor snapshot -o FILE": {"FILE": "facts-of-this-node.json"},
     "attn-doctor check --format NAME": {"NAME": "json"},
     "attn-doctor schema NAME": {"NAME": "facts"},
+    "attn-doctor rules test rules/NAME": {"rules/NAME": "our-rules"},
 }
 #: Commands that cannot be carried out here -> why not. Other tests parse their words.
 NOT_RUN = {

@@ -245,6 +245,8 @@ def test_out_of_time_only_imports_are_checked_and_the_report_says_so(pair):
 
 
 def test_a_worker_that_does_not_answer_costs_its_caller_only(pair, monkeypatch, tmp_path):
+    silent = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr("doctor.drift.processes.own_command", lambda module: silent)
     monkeypatch.setattr("doctor.drift.processes.PATIENCE", 0.0)
     request = DriftRequest((pair(BROKEN).root,), builtin_stack(), cache=tmp_path / "cache")
     report = analyze(request)

@@ -32,6 +32,7 @@ from doctor.rulebook.proofs import (
     Record,
 )
 from doctor.util.linear_regex import compiled
+from doctor.util.redact import shortened
 
 from .release_files import Releases
 
@@ -136,8 +137,7 @@ def _lines(content: bytes, pattern: str) -> Iterator[bytes]:
 
 
 def _short(line: bytes) -> str:
-    text = " ".join(line.decode("utf-8", "replace").split())
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return shortened(" ".join(line.decode("utf-8", "replace").split()), 100)
 
 
 def _required(body: Mapping[str, str], lines: Sequence[str]) -> Shown:
