@@ -33,7 +33,8 @@ def refused(command: Command) -> str | None:
         context = program.make_context("attn-doctor", list(words))
         part: Any = program
         while is_group(part):
-            rest = [*context._protected_args, *context.args]
+            first = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"  # before click 8.2
+            rest = [*getattr(context, first), *context.args]
             if not rest:
                 return None
             name, found, rest = part.resolve_command(context, rest)
