@@ -15,4 +15,5 @@ def watch_of(rulebook: Rulebook) -> Watch:
         rulebook.cuda_drivers,
         rulebook.images,
         rulebook.packages,
+        rulebook.script_calls,
     )

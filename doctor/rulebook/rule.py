@@ -145,6 +145,11 @@ class Library:
         }
 
     @property
+    def script_calls(self) -> tuple[Mapping[str, Any], ...]:
+        """What calls of it in a program state of the job."""
+        return tuple(self.body.get("script_calls") or ())
+
+    @property
     def reach(self) -> tuple[str, ...]:
         """The part that a job must call to meet the flaws of its rules; empty: any of its distributions."""
         return as_tuple(self.body.get("reach"))

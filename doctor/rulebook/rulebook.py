@@ -217,6 +217,11 @@ class Rulebook:
         """Return what all libraries say of single distributions."""
         return records_of(self._tables("packages"))
 
+    @cached_property
+    def script_calls(self) -> tuple[Mapping[str, Any], ...]:
+        """Return what the calls of all libraries state of a job, in a program that makes them."""
+        return tuple(row for library in self.libraries.values() for row in library.script_calls)
+
     @property
     def stack(self) -> frozenset[str]:
         """Return the distributions whose sources the analysis of API drift reads: who calls, and who is called."""

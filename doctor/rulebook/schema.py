@@ -373,6 +373,20 @@ def check_library(shape: Shape, content: Any) -> None:
         if value not in CALLED:
             shape.condition(value, at)
 
+    facts = shape.values(shape.fact_key, shape.fact_value)
+
+    def some_facts(value: Any, at: At) -> None:
+        if value != {}:
+            facts(value, at)
+
+    def fact_keys(value: Any, at: At) -> None:
+        for key in value if isinstance(value, list) else [value]:
+            shape.fact_key(key, at)
+
+    script_call: dict[str, Check] = {
+        "call": texts, "facts": facts, "arguments": shape.values(text, fact_keys), "positional": texts,
+        "values": shape.values(text, shape.values(text, some_facts)), "rank": shape.integer, "options": text,
+    }  # fmt: skip
     checks: dict[str, Check] = {
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
@@ -389,6 +403,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "companions": shape.items(lambda value, at: shape.mapping(value, at, companions, ("when", "usual"))),
         "calls": shape.values(text, shape.values(text, called)), "reach": texts,
+        "script_calls": shape.items(lambda value, at: shape.mapping(value, at, script_call, ("call",))),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
         "images": shape.values(text, shape.values(text, image)),

@@ -24,6 +24,7 @@ class Watch:
     cuda_drivers: Table = field(default_factory=dict)
     images: Images = field(default_factory=dict)
     packages: PackageRecords = field(default_factory=dict)
+    script_calls: tuple[Mapping[str, Any], ...] = ()  # what calls in a program state of its job
 
     def reads_variable(self, name: str) -> bool:
         """Return whether a rule reads this environment variable."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.sources.manifests.scripts.jobs import STARTS_JOB
-from doctor.sources.manifests.scripts.variables import is_read
+from doctor.sources.variables import is_read
 from doctor.sources.watch import Watch
 from doctor.util.reading import contained, is_trusted, project_top, read_text, regular_bytes
 

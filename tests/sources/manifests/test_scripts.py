@@ -6,7 +6,8 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.sources.manifests.detect import kind_of
-from doctor.sources.manifests.scripts.shell import UNKNOWN, commands
+from doctor.sources.manifests.scripts.shell import commands
+from doctor.sources.variables import UNKNOWN
 
 JOB = """#!/bin/bash
 #SBATCH --gres=gpu:a100:8

@@ -179,3 +179,28 @@ def test_arrays_install_packages_too(read):
 def test_an_array_that_depends_on_a_condition_is_unknown(read):
     text = "A=(--attn_implementation sdpa)\nif x; then A+=(--bf16); fi\npython train.py ${A[@]} --output_dir y\n"
     assert words(read({"job.sh": f"pip install trl\n{text}"})) == {}
+
+
+PROGRAM = """import argparse
+from transformers import AutoModelForCausalLM
+parser = argparse.ArgumentParser()
+parser.add_argument('--kernel', default='sdpa')
+args = parser.parse_args()
+AutoModelForCausalLM.from_pretrained('m', attn_implementation=args.kernel, dtype='float16')
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "expected", "assumed"),
+    [
+        ("python own.py", "sdpa", True),
+        ("torchrun --nproc_per_node 8 own.py --kernel eager", "eager", False),
+        ("accelerate launch --config_file fsdp.yaml own.py --kernel=eager --model_name_or_path m", "eager", False),
+    ],
+)
+def test_the_program_of_a_command_is_read_with_its_options(read, command, expected, assumed):
+    """An option of one's own script reaches the call that takes it."""
+    facts = read({"run.sh": f"{command}\n", "own.py": PROGRAM}, only=["run.sh"]).facts
+    found = facts["workload.attn_implementation"]
+    assert (found.value, found.assumed) == (expected, assumed)
+    assert facts["workload.dtype"].value == "float16"

@@ -13,13 +13,14 @@ from typing import Any
 
 from doctor.errors import fault
 from doctor.sources.manifests.base import Manifest, without_conflicts
+from doctor.sources.variables import UNKNOWN
 from doctor.sources.watch import Watch
 from doctor.util.yaml_text import Lines, parse_yaml
 
 from .interpreter import Script
 from .jobs import STARTS_JOB, job_facts
 from .serving import add_job, add_served, default_command
-from .shell import UNKNOWN, substituted
+from .shell import substituted
 
 _DOCUMENT = re.compile(r"^---[^\n]*$", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
@@ -93,7 +94,7 @@ def _container(script: Script, container: dict[str, Any], at: At, lines: Lines) 
     for place, text in words:
         if text.count(" ") and STARTS_JOB.search(text):
             script.run(text, place)  # `sh -c "vllm serve …"`
-    add_job(script.served, job_facts(words, script.path, script.find))
+    add_job(script.served, job_facts(words, script.path, script.find, script.watch))
     return script
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from doctor.errors import fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest
+from doctor.sources.variables import UNKNOWN
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
 
@@ -19,7 +20,7 @@ from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, inst
 from .interpreter import Script
 from .jobs import job_facts
 from .serving import add_job, default_command
-from .shell import UNKNOWN, commands, substituted
+from .shell import commands, substituted
 
 _FLAG = re.compile(r"\s*--[a-z][a-z-]*(?:=\S*)?(?=\s)")
 #: Folders that hold installed packages: copied from another stage, they bring its packages.
@@ -137,7 +138,7 @@ class _Stages:
             here = before
         start = command.get("ENTRYPOINT", [(self.stages[here].line, word) for word in default_command(base)])
         outcome: dict[str, Fact] = {}
-        add_job(outcome, job_facts([*start, *command.get("CMD", [])], self.path, script.find))
+        add_job(outcome, job_facts([*start, *command.get("CMD", [])], self.path, script.find, script.watch))
         return tuple(outcome.values())
 
     def _words(self, instruction: Instruction, script: Script) -> list[tuple[int, str]]:

@@ -18,10 +18,9 @@ from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.formats.setuptools_project import read_extras
 from doctor.sources.manifests.source_builds import displaced
+from doctor.sources.variables import UNKNOWN
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
-
-from .shell import UNKNOWN
 
 LineWord = tuple[int, str]  # line and word
 #: Returns (path, text) of a file that a command names, None where it is not in the project.

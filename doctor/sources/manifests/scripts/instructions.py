@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.errors import fault
+from doctor.sources.variables import UNKNOWN
 from doctor.util.redact import shortened
 
-from .shell import UNKNOWN, commands, substituted
+from .shell import commands, substituted
 
 _INSTRUCTION = re.compile(r"\s*(?P<name>[A-Za-z]+)(?:[ \t]+|(?=\\?$)|(?=<<))(?P<rest>.*)", re.DOTALL)
 _NAMES = {

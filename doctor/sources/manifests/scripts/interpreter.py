@@ -13,6 +13,7 @@ from doctor.sources.manifests.base import MAX_BYTES, ManifestKind
 from doctor.sources.manifests.formats.conda import read, specified
 from doctor.sources.manifests.formats.requirements import project_top
 from doctor.sources.manifests.readers import reader_of
+from doctor.sources.variables import UNKNOWN, is_read, variable
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
 from doctor.util.redact import shortened
@@ -21,8 +22,7 @@ from .base_images import image
 from .installs import Installs, LineWord
 from .jobs import job_facts
 from .serving import add_job, default_command
-from .shell import LONGEST_VALUE, UNKNOWN, Command, commands
-from .variables import is_read, variable
+from .shell import LONGEST_VALUE, Command, commands
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PIP = re.compile(r"pip(?:3(?:\.[0-9]+)?)?")
@@ -312,7 +312,7 @@ class Script:
             if default := default_command(text):
                 words = [*((line, word) for word in default), *words[at + 1 :]]
                 break
-        add_job(self.served, job_facts(words, self.path, self.find), certain=certain)
+        add_job(self.served, job_facts(words, self.path, self.find, self.watch), certain=certain)
 
     def _start(self, words: Sequence[LineWord]) -> None:
         """Take the images and variables from the arguments of a launcher."""

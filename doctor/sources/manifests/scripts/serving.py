@@ -14,8 +14,7 @@ from itertools import pairwise
 from doctor.facts.sglang_options import OPTIONS as SGLANG_OPTIONS
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
-
-from .shell import UNKNOWN
+from doctor.sources.variables import UNKNOWN
 
 #: option -> (workload key, kind), as in `sglang_options`; `switch` and `off` for one that has a `--no-` form
 _VLLM_OPTIONS: Mapping[str, tuple[str, str]] = {

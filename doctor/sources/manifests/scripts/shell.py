@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from doctor.sources.variables import UNKNOWN
+
 Part = tuple[str, str]  # (literal | quoted | plain, text)
 LONGEST_VALUE = 1 << 16  # characters: a variable that doubles in each line counts as unknown
-UNKNOWN = "\ufffd"  # in place of a value that is known only at run time
 
 _TOKEN = re.compile(
     r"""(?P<joined>\\\r?\n)

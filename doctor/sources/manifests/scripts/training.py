@@ -16,9 +16,8 @@ from doctor.facts.training.megatron import megatron_statements
 from doctor.facts.training.options import LATER, ReadConfig, Statement
 from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
 from doctor.model import Fact
+from doctor.sources.variables import UNKNOWN
 from doctor.util.yaml_text import parse_document
-
-from .shell import UNKNOWN
 
 #: program -> (its commands that train, trainer)
 _PROGRAMS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -49,7 +48,7 @@ _MEGATRON_SIGNS = (("num_attention_heads", "hidden_size", "num_layers"), ("num_a
 _MEGATRON_SCRIPT = re.compile(r"(?:pretrain|train|finetune|sft)\w*\.py")
 _ARGUMENT_SIGNS = (("per_device_train_batch_size",), ("attn_implementation",), ("model_name_or_path", "output_dir"))
 _CONFIG = re.compile(r"[^=]+\.(?:ya?ml|json)")
-_SCRIPT = re.compile(r"(?:.*/)?([\w.-]+\.py)")
+SCRIPT = re.compile(r"(?:.*/)?([\w.-]+\.py)")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _ENDS = ("&&", "||", ";", "|", "&")
 
@@ -71,7 +70,7 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[
     start = _start(words)
     if start is None:
         return []
-    given, lines, config = _options(words[start.at :], assigned=start.trainer in _ASSIGNED)
+    given, lines, config = options_of(words[start.at :], assigned=start.trainer in _ASSIGNED)
     place = f"{file}:{words[start.at - 1][0]}"
 
     def read(name: str) -> Mapping[str, Any] | None:
@@ -107,12 +106,12 @@ def _start(words: Sequence[LineWord]) -> _Start | None:
             return _Start(trainer, following, at + 2) if trainer else None
         if at and (trainer := next((name for pattern, name in _OWN_SCRIPTS if pattern.fullmatch(text)), None)):
             return _Start(trainer, name, at + 1)
-        if (script := _SCRIPT.fullmatch(text)) and at and not texts[at - 1].startswith("--"):
+        if (script := SCRIPT.fullmatch(text)) and at and not texts[at - 1].startswith("--"):
             return _Start(None, script[1], at + 1)
     return None
 
 
-def _options(words: Sequence[LineWord], *, assigned: bool) -> tuple[dict[str, Any], dict[str, int], str | None]:
+def options_of(words: Sequence[LineWord], *, assigned: bool) -> tuple[dict[str, Any], dict[str, int], str | None]:
     """Return the options of a command, the line of each, and the config file that it names first.
 
     `assigned`: the trainer takes `key=value` too.
@@ -159,7 +158,7 @@ def _launcher(words: Sequence[LineWord], read: ReadConfig) -> Iterator[Statement
     """Yield what the config of `accelerate launch` says."""
     if not any(text.rpartition("/")[2] == "accelerate" for _, text in words):
         return
-    named = _options(words, assigned=False)[0].get("config_file")
+    named = options_of(words, assigned=False)[0].get("config_file")
     config = read(named) if isinstance(named, str) else None
     if config is not None:
         yield from recipe_statements("accelerate", config, read)

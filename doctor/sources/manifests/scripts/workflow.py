@@ -11,11 +11,11 @@ from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.index import load_index
 from doctor.sources.manifests.base import Manifest, without_conflicts
+from doctor.sources.variables import UNKNOWN
 from doctor.sources.watch import Watch
 from doctor.util.yaml_text import Lines, parse_yaml
 
 from .interpreter import Script
-from .shell import UNKNOWN
 
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}", re.DOTALL)
 

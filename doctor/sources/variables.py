@@ -6,8 +6,7 @@ from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
 from doctor.util.redact import NOT_READ, is_secret, tilde
 
-from .shell import UNKNOWN
-
+UNKNOWN = "\ufffd"  # in place of a value that is known only at run time
 #: Read whether or not a rule names them: they decide which GPUs the job sees.
 _ALWAYS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 #: Paths on the machine that runs the job; a file that sets them does not show what these folders hold.

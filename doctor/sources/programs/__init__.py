@@ -1,0 +1,1 @@
+"""What a Python program states of its job: read from its syntax tree, never run."""

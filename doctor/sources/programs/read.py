@@ -1,0 +1,131 @@
+"""Read a training or serving program: the facts of its job, its environment variables, the modules that it imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from doctor.errors import DoctorError
+from doctor.facts.training.recipes import TRAINERS, recipe_statements
+from doctor.facts.vocabulary import fact as make_fact
+from doctor.model import Fact, Facts
+from doctor.sources.variables import is_read, variable
+from doctor.sources.watch import Watch
+from doctor.util.reading import read_text
+
+from .calls import CallTable, named, plain, stated
+from .collect import Call, Collector, parse
+from .values import Names, Value
+
+_SETS = ("os.environ.setdefault", "os.putenv")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one program states."""
+
+    facts: tuple[Fact, ...]
+    imports: tuple[str, ...]  # top-level modules, without its own package
+
+
+class _Said(NamedTuple):
+    """One statement of one call."""
+
+    key: str
+    value: Any
+    assumed: bool
+    line: int
+    rank: int
+    words: str
+
+
+def read_script(path: Path, watch: Watch) -> Facts:
+    """Return what a program states by itself; DoctorError names file and line."""
+    return Facts(read_program(path, read_text(path, "program", named=True), watch).facts)
+
+
+def read_program(path: Path, text: str, watch: Watch, given: Mapping[str, Any] | None = None) -> Program:
+    """Return what a program states; `given` are the options of the command that starts it.
+
+    Nothing of it is run. What differs between two places is unknown; what the command line can replace is assumed.
+    """
+    tree = parse(path, text)
+    names = Names(given or {})
+    found = Collector(names)
+    try:
+        found.module(tree)
+        table = CallTable(watch.script_calls)
+        said = [item for call in found.calls for item in _of_call(call, names, table)]
+        variables = list(_variables(found, path, watch))
+    except RecursionError:
+        raise DoctorError(f"{path}: nested too deeply") from None
+    groups: dict[str, list[_Said]] = {}
+    for item in said:
+        groups.setdefault(item.key, []).append(item)
+    facts = [fact for key, items in groups.items() if (fact := _decided(key, items, path)) is not None]
+    modules = {name.partition(".")[0] for name in names.imported.values() if not name.startswith(".")}
+    return Program((*facts, *variables), tuple(sorted(modules)))
+
+
+def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
+    path = names.path(call.node.func, call.scope)
+    if path is None:
+        return
+    for row in table.rows(path):
+        positional = [names.value(item, call.scope) for item in call.node.args]
+        given = named(row, positional, names.arguments(call.node, call.scope))
+        line, short = call.node.lineno, path.removeprefix("?.")
+        for key, value, assumed, argument in stated(row, given):
+            yield _Said(key, value, assumed, line, row.rank, f"{short}({argument})" if argument else short)
+        if row.options is not None:
+            yield from _of_options(row.options, given, line, row.rank, short)
+
+
+def _of_options(trainer: str, given: Mapping[str, Value], line: int, rank: int, call: str) -> Iterator[_Said]:
+    """Yield what the arguments say that are options of a trainer: `SFTConfig(packing=True)`."""
+    if trainer not in TRAINERS:
+        return
+    options = {name: plain(value.value) for name, value in given.items() if value.known}
+    for item in recipe_statements(trainer, options, lambda name: None):
+        value = given.get(item.option)
+        assumed = item.assumed or (value is not None and value.assumed)
+        words = f"{call}({item.option})" if item.option in given else call
+        yield _Said(f"workload.{item.word}", item.value, assumed, line, rank, words)
+
+
+def _decided(key: str, items: Iterable[_Said], path: Path) -> Fact | None:
+    """Return the fact of several statements: of the highest rank, and a literal before an option's default."""
+    ranked = sorted(items, key=lambda item: (-item.rank, item.assumed))
+    first = ranked[0]
+    equals = [item for item in ranked if (item.rank, item.assumed) == (first.rank, first.assumed)]
+    source = f"{path}:{first.line}: {first.words}"
+    try:
+        facts = [None if item.value is None else make_fact(key, item.value, source) for item in equals]
+    except DoctorError:
+        return Fact(key, None, source, problem="a value that this attn-doctor does not know")
+    other = next((item for item, made in zip(equals, facts, strict=True) if _value(made) != _value(facts[0])), None)
+    if other is not None:
+        problem = f"{path}:{first.line} and line {other.line} differ"
+        return Fact(key, None, source, problem=problem)
+    if facts[0] is None:
+        return Fact(key, None, source, problem="only the running program knows the value")
+    return facts[0]._replace(source=f"assumed: {source}", assumed=True) if first.assumed else facts[0]
+
+
+def _value(made: Fact | None) -> Any:
+    return None if made is None else made.value
+
+
+def _variables(found: Collector, path: Path, watch: Watch) -> Iterator[Fact]:
+    pairs: list[tuple[ast.expr, ast.expr, int, int]] = [(key, value, line, 0) for key, value, line in found.set]
+    for call in found.calls:
+        if found.names.path(call.node.func, call.scope) in _SETS and len(call.node.args) == 2:
+            pairs.append((call.node.args[0], call.node.args[1], call.node.lineno, call.scope))
+    for key, value, line, scope in pairs:
+        name, text = found.names.value(key, scope).value, found.names.value(value, scope)
+        if isinstance(name, str) and is_read(name, watch):
+            certain = text.known and not text.assumed
+            yield variable(name, str(text.value) if text.known else "", f"{path}:{line}", certain=certain)
