@@ -1,14 +1,20 @@
-"""Up to where the releases of the examined packages are on record."""
+"""What is not examined: releases after the records, packages that no rule knows, jobs without a known path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 
 from packaging.version import InvalidVersion
 
+from doctor.facts.derived.shapes import framework_of
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Facts, NewRelease
 from doctor.packages.index import load_index
+
+#: Parts of the name of a package that computes attention.
+_ATTENTION = re.compile(r"attn|attention|sdpa|flash-?mla|flash-?infer")
+_OF_JOB = ("workload.given", "workload.batch_size", "workload.qkv_layout")  # assumed for every job
 
 
 def records_date() -> str:
@@ -33,3 +39,20 @@ def _of(facts: Facts) -> Iterable[NewRelease]:
             continue
         if is_newer:
             yield NewRelease(package, version, newest)
+
+
+def unexamined(cases: Iterable[Facts], watched: Collection[str]) -> tuple[str, ...]:
+    """Return what no rule was applied to, a part of a sentence each: packages by their names, and the job's path."""
+    found = (item for facts in cases for item in _unexamined(facts, watched))
+    return tuple(dict.fromkeys(found))
+
+
+def _unexamined(facts: Facts, watched: Collection[str]) -> Iterator[str]:
+    names = [key.removesuffix(".version") for key, fact in facts.items() if key.endswith(".version") and fact.known]
+    for name in names:
+        version = facts.value(f"{name}.version")
+        if version != ABSENT and name not in watched and _ATTENTION.search(name):
+            yield f"no rule knows {name} {version}"
+    job = [key for key in facts if key.startswith("workload.") and key not in _OF_JOB]
+    if job and framework_of(facts) is None:
+        yield "who computes the attention of this job is unknown (hint: `--set workload.framework=…`)"

@@ -8,6 +8,7 @@ import pytest
 
 from doctor.api import diagnose, render
 from doctor.packages.index import load_index
+from doctor.report.summary import conclusion
 
 JOB = {"framework": "flash_attn", "head_dim_qk": 128, "dtype": "bfloat16", "mask": "causal", "num_heads": 8,
        "seq_len_q": 1024, "training": True, "dropout": 0.0}  # fmt: skip
@@ -46,3 +47,28 @@ def test_a_release_after_the_records_is_named_and_is_no_plain_ok(tmp_path, label
 
 def test_a_candidate_of_the_newest_release_is_on_record(tmp_path):
     assert report_of(tmp_path, **{"deepspeed.version": load_index().newest["deepspeed"] + "rc1"}).unrecorded == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "unexamined"),
+    [
+        ({"spas-sage-attn.version": "0.1"}, "no rule knows spas-sage-attn 0.1"),
+        ({"ultra-attention.version": "3"}, "no rule knows ultra-attention 3"),
+        ({"ultra-attention.version": "absent"}, None),
+        ({"flash-attn.version": "2.7.4"}, None),
+    ],
+)
+def test_the_headline_is_no_ok_for_what_no_rule_was_applied_to(tmp_path, facts, unexamined):
+    """A package of the stack without rules is named in the headline."""
+    report = report_of(tmp_path, **facts)
+    assert [item.startswith(unexamined or "") for item in report.unexamined] == [True] * bool(unexamined)
+    assert (conclusion(report)[1] == "INCOMPLETE") == bool(unexamined)
+    assert unexamined is None or unexamined in conclusion(report)[2]
+
+
+def test_the_headline_is_no_ok_for_a_job_of_unknown_path(tmp_path):
+    path = tmp_path / "facts.json"
+    newest = load_index().newest["deepspeed"]
+    path.write_text(json.dumps({"facts": {"deepspeed.version": newest}, "workload": {"seq_len_q": 512}}))
+    _, word, sentence = conclusion(diagnose(facts=path, fixes=False))
+    assert (word, "who computes the attention of this job is unknown" in sentence) == ("INCOMPLETE", True)
