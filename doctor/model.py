@@ -450,6 +450,14 @@ class InputFile(NamedTuple):
     path: str  # as named
 
 
+class ReadInput(NamedTuple):
+    """One input of a diagnosis and what it gave."""
+
+    path: str  # as named
+    kind: str  # what it is: interpreter, packages, facts, declared, launch, model, workload, script
+    gave: tuple[str, ...] = ()  # keys of the facts that count
+
+
 class NewRelease(NamedTuple):
     """An installed release that came after the records."""
 
@@ -483,8 +491,11 @@ class Report:
     unconcerned: tuple[Finding, ...] = ()  # of rules about what the job does not reach
     records: str = ""  # date of the newest release on record
     unrecorded: tuple[NewRelease, ...] = ()  # installed releases that are newer than the records
+    unexamined: tuple[str, ...] = ()  # what no rule was applied to, a part of a sentence each
     proof: Verification | None = None
     inputs: tuple[InputFile, ...] = ()  # what was read, as named
+    read: tuple[ReadInput, ...] = ()  # the inputs of the diagnosis, and what each of them gave
+    today: tuple[str, ...] = ()  # releases that an installer takes today, judged where no release was stated
     drift: DriftCoverage | None = None  # of the installed sources; None where they were not to be analyzed
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1

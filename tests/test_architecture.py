@@ -34,7 +34,7 @@ DOORS = {
     "command": ("doctor.cli",),
     "renderer": ("doctor.report",),
     "solver": ("doctor.solver",),
-    "manifest reader": ("doctor.sources.manifests", "doctor.sources.workload"),
+    "manifest reader": ("doctor.sources.manifests", "doctor.sources.workload", "doctor.sources.programs"),
     "runner": ("doctor.runner", "doctor.diagnosis"),
     "rulebook": ("doctor.rulebook",),
     "installer": ("doctor.apply",),

@@ -25,7 +25,7 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("check")
-@examines()
+@examines(paths=True)
 @reports()
 def check(
     target: TargetOptions,

@@ -72,6 +72,14 @@ def completed(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(
+        parser=path, metavar="[PATH]...", show_default=False,
+        help="What you have, in any combination: environment, snapshot, requirements, lock, Dockerfile, model config, "
+        "trainer config, training script, run script, manifest.",
+    ),
+]  # fmt: skip
 Python = Annotated[
     str | None,
     _option("--python", panel=TARGET, parser=path, metavar="PATH", help="Interpreter of another environment."),

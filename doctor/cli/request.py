@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
@@ -35,6 +35,8 @@ class TargetOptions:
     rules: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
     workload: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # files and folders of any kind
+    script: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -48,22 +50,45 @@ class TargetOptions:
         rules: Sequence[str] | None,
         model: Sequence[str] | None = None,
         workload: Sequence[str] | None = None,
+        paths: Sequence[str] | None = None,
     ) -> TargetOptions:
-        """Return the options; DoctorError where two of them name different targets."""
-        named = {"--python": python, "--site-packages": site_packages, "--facts": facts, "--requirements": requirements}
-        require_one_target(named)
-        lists = (facts, requirements, gpu, settings, rules, model, workload)
-        return cls(python, site_packages, *(tuple(item or ()) for item in lists))
+        """Return the options, each path under the one that takes it; DoctorError where two name an installed tree."""
+        lists = (facts, requirements, gpu, settings, rules, model, workload, paths)
+        given = cls(python, site_packages, *(tuple(item or ()) for item in lists))
+        if paths:
+            from doctor.diagnosis.path_kind import sort_paths  # door: manifest readers
+
+            given = given._with(sort_paths(paths))
+        require_one_target({"--python": given.python, "--site-packages": given.site_packages})
+        return given
+
+    def _with(self, found: Mapping[str, Sequence[str]]) -> TargetOptions:
+        """Return these options with what paths add; DoctorError for a second interpreter or tree."""
+        changed: dict[str, Any] = {}
+        for option, paths in found.items():
+            name = option.replace("-", "_")
+            before = getattr(self, name)
+            if isinstance(before, tuple):
+                changed[name] = (*before, *paths)
+            else:
+                require_one_target(dict.fromkeys((*((before,) if before else ()), *paths), True))
+                changed[name] = paths[0]
+        return replace(self, **changed)
 
     def given(self) -> list[str]:
         """Return the options that were used, as typed."""
         names = {"settings": "--set", "site_packages": "--site-packages"}
-        return [names.get(name, f"--{name}") for name, value in vars(self).items() if value and name != "rules"]
+        shown = (name for name, value in vars(self).items() if value and name not in ("rules", "paths", "script"))
+        return [names.get(name, f"--{name}") for name in shown]
 
 
-def examines(*, workload: bool = True) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command the options of target and workload in place of its `target` parameter."""
-    shared = {name: (kind, None) for name, kind in {**_TARGET, **(_WORKLOAD if workload else {})}.items()}
+def examines(*, workload: bool = True, paths: bool = False) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the options of target and workload in place of its `target` parameter.
+
+    paths: it takes files and folders of any kind without an option, too.
+    """
+    taken = {**_TARGET, **(_WORKLOAD if workload else {}), **({"paths": options.Paths} if paths else {})}
+    shared = {name: (kind, None) for name, kind in taken.items()}
     return takes("target", OptionGroup(shared, TargetOptions.of))
 
 
@@ -88,6 +113,8 @@ def request_of(target: TargetOptions, *, several: bool = False, **more: Any) -> 
         declared=target.requirements,
         settings=target.settings,
         rules=target.rules,
+        scripts=target.script,
+        loose=bool(target.paths),
         defaults=project_defaults(),
         **{"fixes": False, "run": False, "timeout": KERNEL_TIMEOUT, **more},
     )

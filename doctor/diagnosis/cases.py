@@ -18,11 +18,12 @@ from doctor.sources.workload.files import split_part
 from .api_rules import ApiRules, api_rules, sources_of
 from .baseline import read_baseline
 from .diagnosis_input import DiagnosisInput
-from .examine import InputCache, environment_of, names_no_job, takes_project_gpus, with_job
+from .environment import environment_of
+from .examine import InputCache, names_no_job, takes_project_gpus, with_job
 from .input_files import input_files
 from .joint_fixes import fixes_for
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
-from .records import records_date, unrecorded
+from .records import records_date, unexamined, unrecorded
 from .request import Request
 from .single import diagnose_one
 from .suppressions import apply_suppressions, without_ignored
@@ -284,8 +285,11 @@ def _report(
         ignored=shown.ignored,
         records=records_date(),
         unrecorded=unrecorded(case.facts for case in cases),
+        unexamined=unexamined((case.facts for case in cases), rulebook.watched_distributions),
         unconcerned=tuple(item for item in unconcerned(judged) if item.rule not in reported),
         inputs=input_files(request),
+        read=tuple(dict.fromkeys(item for one in environments for cell in one.cells for item in cell.examined.read)),
+        today=tuple(dict.fromkeys(name for one in environments for cell in one.cells for name in cell.examined.today)),
         drift=_coverage(apis),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from doctor.model import Facts
+from doctor.model import Facts, ReadInput
 
 from .request import Requirements
 
@@ -27,11 +27,16 @@ class DiagnosisInput:
     target: str = ""  # what was examined, for the report
     variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
     site_dirs: tuple[Path, ...] = ()  # folders of installed packages whose sources can be read
+    launch: Facts = field(default_factory=Facts)  # what commands in the declared files state of the job
+    remarks: tuple[str, ...] = ()  # what the inputs state differently, and what was taken
+    read: tuple[ReadInput, ...] = ()  # the inputs, and what each of them gave
+    today: tuple[str, ...] = ()  # releases that an installer takes today, where none is stated
+    faults: tuple[str, ...] = ()  # declared files that could not be read, where another input states the packages
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of the report should know of the declared files."""
-        return () if self.declaration is None else self.declaration.notes
+        return (*self.remarks, *(() if self.declaration is None else self.declaration.notes))
 
     @property
     def job_facts(self) -> Facts:
@@ -41,4 +46,5 @@ class DiagnosisInput:
     @property
     def unread(self) -> tuple[str, ...]:
         """Declared files that could not be read: file, line and reason of each."""
-        return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
+        own = () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
+        return (*self.faults, *own)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from doctor.errors import DoctorError
-from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.gpus import gpu_facts, with_capability
+from doctor.model import ABSENT, Facts, ReadInput
+from doctor.packages.gpus import gpu_facts
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.snapshot import read_facts
-from doctor.sources.workload.defaults import complete_workload, lay_over
+from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import parse_settings
 
 from .diagnosis_input import DiagnosisInput
+from .environment import environment_of
+from .merge import Contradiction, notes_of, over
 from .request import Request, Requirements
+from .todays_releases import with_todays_releases
 from .watch import watch_of
 
 if TYPE_CHECKING:
     from doctor.sources.probes.interpreter import InterpreterQuery
+
+
+#: Kind of a file that describes a job -> module and function that read it.
+_READERS = {
+    "model": ("doctor.sources.workload.huggingface", "read_model_config"),
+    "workload": ("doctor.sources.workload.recipes", "read_job"),
+    "script": ("doctor.sources.programs.read", "read_script"),
+}
 
 
 class InputCache:
@@ -37,17 +47,27 @@ class InputCache:
 
     def model(self, name: str) -> Facts:
         """The workload of a model config."""
-
-        from doctor.sources.workload.huggingface import read_model_config  # door: manifest reader
-
-        return self._once("model", name, lambda: read_model_config(Path(name)))
+        return self._once("model", name, lambda: self._read_file("model", name))
 
     def workload(self, name: str) -> Facts:
         """The workload of a workload file, or of a trainer's config."""
+        return self._once("workload", name, lambda: self._read_file("workload", name))
 
-        from doctor.sources.workload.recipes import read_job  # door: manifest reader
+    def script(self, name: str) -> Facts:
+        """The job of a program, as its syntax tree shows it."""
+        return self._once("script", name, lambda: self._read_file("script", name))
 
-        return self._once("workload", name, lambda: read_job(Path(name)))
+    def _read_file(self, kind: str, name: str) -> Facts:
+        """Read a file with the reader of its kind, which is imported now (door: manifest reader)."""
+        module, function = _READERS[kind]
+        more = (watch_of(self._rulebook),) if kind == "script" else ()
+        found: Facts = getattr(import_module(module), function)(Path(name), *more)
+        return found
+
+    @property
+    def rulebook(self) -> Rulebook:
+        """The rules of the request."""
+        return self._rulebook
 
     def _once(self, kind: str, name: str, read: Callable[[], Facts]) -> Facts:
         found = self._read.get((kind, name))
@@ -64,34 +84,64 @@ def examine(request: Request, rulebook: Rulebook, query: InterpreterQuery | None
 def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> DiagnosisInput:
     """Return what was examined in an environment, with the job and the GPU that the request names."""
 
-    facts = examined.facts
-    model, workload = request.model, request.workload
-    if names_no_job(request, examined.job_facts):
-        model, workload = request.defaults.model, request.defaults.workload
-        facts = facts.with_(*request.defaults.workload_facts.values())
-    with request.defaults.naming(filter(None, (model, workload))):
-        if model is not None:
-            facts = lay_over(facts, inputs.model(model))
-        if workload is not None:
-            facts = facts.with_(*inputs.workload(workload).values())
+    layers = list(_layers(examined, request, inputs))
+    facts, differing, read = examined.facts, list[Contradiction](), list[ReadInput]()
+    for item, more in layers:
+        facts, found = over(facts, more)
+        differing += found
+        if item is not None:
+            read.append(item._replace(gave=tuple(key for key, fact in more.items() if facts.get(key) is fact)))
     said = request.given.with_(*parse_settings(request.settings).values())
     gpu = request.gpu or (request.defaults.gpu if takes_project_gpus(request, examined) else None)
     if gpu:
         said = inputs.gpu(gpu).with_(*said.values())
+    differing = [item for item in differing if item.key not in said]
     facts = complete_workload(facts.with_(*said.values()))
+    whole = replace(
+        examined,
+        facts=facts,
+        requirements=_but(examined.requirements, said),
+        variables={**examined.variables, **_variables(more for _, more in layers)},
+        remarks=(*notes_of(differing), *examined.remarks),
+        read=(*examined.read, *read),
+    )
+    whole = with_todays_releases(whole, request, inputs.rulebook)
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
     same = not any(key.endswith(".version") for key in said)  # else the sources are of other releases
-    site_dirs = examined.site_dirs if same else ()
-    if examined.python and other:
+    site_dirs = whole.site_dirs if same else ()
+    if whole.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        required = _but(examined.requirements, said)
-        return DiagnosisInput(facts, None, why_not, required, target=examined.target, site_dirs=site_dirs)
-    return replace(examined, facts=facts, requirements=_but(examined.requirements, said), site_dirs=site_dirs)
+        return replace(whole, python=None, why_not=why_not, site_dirs=site_dirs)
+    return replace(whole, site_dirs=site_dirs)
+
+
+def _layers(examined: DiagnosisInput, request: Request, inputs: InputCache) -> Iterator[tuple[ReadInput | None, Facts]]:
+    """Yield what describes the job, the weakest first: model, trainer's config, the command, scripts."""
+    model, workload = request.model, request.workload
+    if names_no_job(request, examined.job_facts):
+        model, workload = request.defaults.model, request.defaults.workload
+        yield None, request.defaults.workload_facts
+    with request.defaults.naming(filter(None, (model, workload))):
+        if model is not None:
+            yield ReadInput(model, "model"), inputs.model(model)
+        if workload is not None:
+            facts = inputs.workload(workload)
+            yield ReadInput(workload, "workload"), facts
+            if facts.value("workload.trainer") is not None:  # else the user's own words, which stay
+                yield None, examined.launch
+    for name in request.scripts:
+        yield ReadInput(name, "script"), inputs.script(name)
+
+
+def _variables(layers: Iterable[Facts]) -> dict[str, str | None]:
+    """Return the environment variables that the job sets itself."""
+    found = (fact for facts in layers for fact in facts.values() if fact.key.startswith("env.") and fact.known)
+    return {fact.key.removeprefix("env."): str(fact.value) for fact in found}
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
     """Whether neither the request nor the facts of its environment describe a job, so that the project's counts."""
-    if request.model is not None or request.workload is not None:
+    if request.model is not None or request.workload is not None or request.scripts:
         return False
     return not any(key.startswith("workload.") for key in (*facts, *request.given))
 
@@ -109,45 +159,3 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
         return None
     other = {key.removesuffix(".version") for key in said if key.endswith(".version")}
     return lambda: {name: lines for name, lines in requirements().items() if name not in other}
-
-
-def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
-    """The facts of what is examined, without GPU or job that the request names."""
-    if request.facts:
-        return DiagnosisInput(
-            with_capability(_merged_facts(request.facts, parse_settings(request.settings)), rulebook.gpus),
-            None,
-            "the facts come from a file",
-            target=f"facts in {', '.join(request.facts)}",
-        )
-    if request.declared:
-        from doctor.sources.manifests.read import read_manifests  # door: manifests
-
-        stated = parse_settings(request.settings)
-        with request.defaults.naming(request.declared):
-            declaration = read_manifests(request.declared, stated, watch_of(rulebook))
-        return DiagnosisInput(
-            declaration.facts, None, "the environment is only declared", None, declaration,
-            f"declared in {', '.join(request.declared)}",
-        )  # fmt: skip
-
-    from .target import examine_target  # door: probes
-
-    return examine_target(request, rulebook, query)
-
-
-def _merged_facts(files: Sequence[str], decided: Facts) -> Facts:
-    """Read several files of facts as one; DoctorError where two of them differ in a key that no setting decides."""
-    merged: dict[str, Fact] = {}
-    stated_in: dict[str, str] = {}
-    for name in files:
-        for key, fact in read_facts(Path(name)).items():
-            known = merged.setdefault(key, fact)
-            before = stated_in.setdefault(key, name)
-            if known.value != fact.value and key not in decided:
-                raise DoctorError(
-                    f"`{before}` and `{name}` state different values of `{key}`: {known.value} and {fact.value}",
-                    f"`--set {key}=VALUE` decides",
-                )
-            merged[key] = fact
-    return Facts(merged.values())

@@ -1,24 +1,86 @@
-"""What a named path is: an interpreter, an unpacked tree, facts, declared files, a model config or a workload."""
+"""What a named path is: an interpreter, an unpacked tree, facts, declared files, a model config, a job or a program."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.training.recipes import trainer_of
+from doctor.model import TextEnum
 from doctor.sources.manifests.detect import kind_of
 from doctor.sources.printed import is_report
+from doctor.sources.workload.files import split_part
 from doctor.sources.workload.huggingface import workloads_of
 from doctor.sources.workload.recipes import read_job
 from doctor.util.reading import read_text
+from doctor.util.yaml_text import parse_document
 
 _FACTS_SUFFIXES = (".json", ".yaml", ".yml")
 _REPORT_SUFFIXES = ("", ".txt", ".md", ".log")
 _LOG_SUFFIXES = (".log", ".out", ".err")
+_PROGRAMS = (".py", ".ipynb")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*(\.exe)?")
 _FACTS = re.compile(r"^[\"']?(facts|workload|[a-z0-9-]+\.[a-z_]+)[\"']?\s*:", re.MULTILINE)
+
+
+class PathKind(TextEnum):
+    """What a path adds to a request; the value is the option that takes it, `script` has none."""
+
+    PYTHON = "python"
+    SITE_PACKAGES = "site-packages"
+    FACTS = "facts"
+    DECLARED = "requirements"
+    MODEL = "model"
+    WORKLOAD = "workload"
+    SCRIPT = "script"
+
+
+def kind_of_path(path: Path) -> PathKind | None:
+    """Return what an existing path is, None for a log; DoctorError where nothing reads such a file."""
+    if path.is_dir():
+        return PathKind.MODEL if _is_model_folder(path) else PathKind(_kind_of_folder(path))
+    if _PYTHON.fullmatch(path.name):
+        return PathKind.PYTHON
+    suffix = path.suffix.lower()
+    if suffix in _PROGRAMS and path.name != "setup.py":
+        return PathKind.SCRIPT
+    if suffix == ".json" and _is_read(workloads_of, path):
+        return PathKind.MODEL
+    if suffix in _FACTS_SUFFIXES and (_is_trainers(path) or (not _holds_facts(path) and _is_read(read_job, path))):
+        return PathKind.WORKLOAD
+    if _holds_facts(path):
+        return PathKind.FACTS
+    if suffix in _LOG_SUFFIXES:
+        return None
+    kind_of(path, read_text(path, "file"))
+    return PathKind.DECLARED
+
+
+def sort_paths(paths: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+    """Return the paths by the option that takes them; `script` has none. DoctorError for what nothing reads."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in dict.fromkeys(paths):
+        path = Path(split_part(name)[0])
+        if not _exists(path):
+            raise DoctorError(f"there is no file `{name}`")
+        kind = PathKind.MODEL if str(path) != str(Path(name)) and path.suffix == ".json" else kind_of_path(path)
+        if kind is None:
+            reader = f"attn-doctor explain {shlex.quote(name)}"
+            raise DoctorError(f"`{name}` is a log", f"`{reader}` names the cause of an error in a log")
+        found[kind] = (*found.get(kind, ()), name)
+    return {str(kind): named for kind, named in found.items()}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no name of a file
+        return False
 
 
 def target_of(path: Path) -> str:
@@ -32,17 +94,13 @@ def target_of(path: Path) -> str:
 
 def option_of(path: Path) -> str | None:
     """Return the option that takes an existing path, None for a log; DoctorError where no option reads such a file."""
-    if path.is_dir() or _PYTHON.fullmatch(path.name):
-        return f"--{target_of(path)}"
-    if path.suffix.lower() == ".json" and _is_read(workloads_of, path):
-        return "--model"
-    if path.suffix.lower() in _FACTS_SUFFIXES and not _holds_facts(path) and _is_read(read_job, path):
-        return "--workload"
-    if (target := target_of(path)) == "requirements":
-        if path.suffix.lower() in _LOG_SUFFIXES:
-            return None
-        kind_of(path, read_text(path, "file"))
-    return f"--{target}"
+    kind = kind_of_path(path)
+    return None if kind is None else f"--{kind}"
+
+
+def _is_model_folder(path: Path) -> bool:
+    """Return whether a folder holds a model: its config, and nothing that declares an environment."""
+    return (path / "config.json").is_file() and _is_read(workloads_of, path / "config.json")
 
 
 def _is_read(read: Any, path: Path) -> bool:
@@ -51,6 +109,15 @@ def _is_read(read: Any, path: Path) -> bool:
     except DoctorError:
         return False
     return True
+
+
+def _is_trainers(path: Path) -> bool:
+    """Return whether a file is the config of a trainer or launcher: such a JSON file holds no facts."""
+    try:
+        content, _ = parse_document(read_text(path, "file"), str(path))
+    except DoctorError:
+        return False
+    return isinstance(content, dict) and trainer_of(content) is not None
 
 
 def _kind_of_folder(path: Path) -> str:

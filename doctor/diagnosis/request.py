@@ -25,6 +25,7 @@ class Request:
     site_packages: str | None = None
     facts: tuple[str, ...] = ()  # files of facts, merged
     declared: tuple[str, ...] = ()  # files that declare the environment
+    loose: bool = False  # they were named without an option: where none states a release, the active environment counts
     gpu: str | None = None
     settings: tuple[str, ...] = ()
     given: Facts = field(default_factory=Facts)  # what a calling program states outright, as `settings` does in text
@@ -37,6 +38,7 @@ class Request:
     run: bool = True
     drift: bool = True  # analyze the installed sources for uses that the installed releases do not answer
     drift_limit: float = DRIFT_LIMIT  # seconds for what no earlier analysis knows; 0: none
+    scripts: tuple[str, ...] = ()  # programs that train or serve: what they state of the job
     code: tuple[str, ...] = ()  # folders of the user's own code, analyzed with them
     timeout: float = 120.0
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
@@ -51,8 +53,8 @@ class Request:
 
     @property
     def examines_installed(self) -> bool:
-        """Whether an installed environment is examined, and no description of one."""
-        return not self.facts and not self.declared
+        """Whether an installed environment is examined, alone or with descriptions of it."""
+        return bool(self.python or self.site_packages) or not (self.facts or self.declared)
 
     @property
     def names_target(self) -> bool:
@@ -73,7 +75,7 @@ class Request:
 
 
 def require_one_target(named: Mapping[str, Any]) -> None:
-    """DoctorError where two of the named targets (name as the user writes it -> value) are given."""
+    """DoctorError where two installed trees (name as the user writes it -> value) are given."""
     given = [name for name, value in named.items() if value]
     if len(given) > 1:
         raise DoctorError(f"`{given[0]}` and `{given[1]}` exclude each other", "name one environment")

@@ -16,7 +16,7 @@ from .diagnosis_input import DiagnosisInput
 from .examine import examine
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
-from .records import records_date, unrecorded
+from .records import records_date, unexamined, unrecorded
 from .request import Request
 from .suppressions import apply_suppressions, without_ignored
 
@@ -116,8 +116,11 @@ class _CaseDiagnosis:
             ignored=shown.ignored,
             unconcerned=unconcerned((assessment, to_fix)),
             records=records_date(),
-            unrecorded=unrecorded((self.examined.facts,)),
+            unrecorded=unrecorded((examined.facts,)),
+            unexamined=unexamined((examined.facts,), rulebook.watched_distributions),
             inputs=input_files(request),
+            read=examined.read,
+            today=examined.today,
             drift=api.coverage,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from doctor.model import ReadInput
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements
@@ -36,4 +37,5 @@ def examine_target(request: Request, rulebook: Rulebook, query: InterpreterQuery
         requirements,
         target=tilde(target.describe()),
         site_dirs=target.site_dirs,
+        read=(ReadInput(tilde(target.describe()), "interpreter" if target.python else "packages"),),
     )

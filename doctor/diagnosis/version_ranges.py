@@ -63,7 +63,7 @@ class RangeChoices:
 def ranges_of(rulebook: Rulebook, declaration: Declaration) -> RangeChoices:
     """The choices that the ranges of watched packages leave, worked out once for all GPUs and jobs."""
     watched = tuple(item for item in declaration.open if item.name in rulebook.watched_distributions)
-    rounds = _rounds(watched, declaration) if watched else ()
+    rounds = _rounds(watched, declaration) if watched and not declaration.today else ()
     newest = _newest(watched, declaration) if watched else None
     return RangeChoices(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds), newest)
 
@@ -114,6 +114,8 @@ def judge_ranges(
             (newest,) = judged_alike(rulebook, [(choice, whole(facts, choice, watched, declaration))], memory)
         for finding in newest.findings if newest else ():
             findings.setdefault(finding.rule, _of_today(finding, choice or ()))
+        if declaration.today and newest is not None:
+            predictions = newest.assessment.predictions
     order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
     sharpened = replace(base, undetermined=_still_open(base, decided | set(findings)), predictions=predictions)
     return sharpened, tuple(order), newest.assessment if newest else base, notes
@@ -279,7 +281,9 @@ def _other_remedies(finding: Finding, spared: str | None) -> Iterator[Remedy]:
 
 def _of_today(finding: Finding, choice: Choice) -> Finding:
     """A finding of the newest releases, where the others were too many to check."""
-    named = ", ".join(f"{name} {version}" for name, version in choice)
+    about = {item.key.removesuffix(".version") for item in finding.evidence}
+    concerned = [(name, version) for name, version in choice if name in about] or choice
+    named = ", ".join(f"{name} {version}" for name, version in concerned)
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
     return finding._replace(severity=severity, message=f"pip would pick {named} today: {finding.message}")
 

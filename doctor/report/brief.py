@@ -15,6 +15,7 @@ from .runs import confirmation_lines, run_lines
 from .style import Style
 from .summary import (
     conclusion,
+    inputs_line,
     job_line,
     library_title,
     machine_line,
@@ -125,6 +126,7 @@ def headline(page: Page, report: Report) -> None:
     page.say(text, lead=f"{word}{rule}:", look=look)
     for name, text in (
         ("Target", target_line(report)),
+        ("Inputs", inputs_line(report)),
         ("Machine", machine_line(report)),
         ("Packages", stack_line(report)),
         ("Workload", job_line(report)),

@@ -78,6 +78,8 @@ def document(report: Report) -> dict[str, Any]:
         "backends": [prediction(item) for item in report.predictions],
         "fixes": [_fix(item) for item in report.fixes],
         "undetermined": [_undetermined(item) for item in report.undetermined],
+        "inputs": [{"path": item.path, "kind": item.kind, "gave": list(item.gave)} for item in report.read],
+        **({"today": list(report.today)} if report.today else {}),
         "kernels_run": report.kernels_run,
         "runs": [_confirmation(item) for item in report.runs],
         "notes": list(report.notes),
@@ -86,6 +88,7 @@ def document(report: Report) -> dict[str, Any]:
         **({"cases": [_case(item, report.facts) for item in report.cases]} if report.cases else {}),
         **({"known": [_finding(item, report) for item in report.known]} if report.known else {}),
         **({"unrecorded": [item._asdict() for item in report.unrecorded]} if report.unrecorded else {}),
+        **({"unexamined": list(report.unexamined)} if report.unexamined else {}),
         **({"unconcerned": [_finding(item, report) for item in report.unconcerned]} if report.unconcerned else {}),
         **({"ignored": [_finding(item, report) for item in report.ignored]} if report.ignored else {}),
     }

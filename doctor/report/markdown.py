@@ -16,6 +16,7 @@ from .proof import proof_text
 from .style import Style
 from .summary import (
     conclusion,
+    inputs_line,
     job_line,
     library_title,
     machine_line,
@@ -75,7 +76,8 @@ def fixes(report: Report, style: Style) -> str:
 def _subject(report: Report) -> list[str]:
     """Return what was examined, a line each; empty lines are left out."""
     pairs = (
-        ("Target", target_line(report)), ("Machine", machine_line(report)), ("Packages", stack_line(report)),
+        ("Target", target_line(report)), ("Inputs", inputs_line(report)), ("Machine", machine_line(report)),
+        ("Packages", stack_line(report)),
         ("Workload", job_line(report)),
     )  # fmt: skip
     return [*(f"- {name}: {prose(text)}" for name, text in pairs if text), ""]

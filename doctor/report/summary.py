@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report, Severity
+from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, ReadInput, Reason, Report, Severity
 from doctor.util.units import human_bytes
 
 from .undetermined import count, relevant
@@ -30,6 +30,9 @@ _STACK = (
 _LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 
+TODAY = "what pip installs today"
+MOST_SHOWN_ELSEWHERE = 3  # inputs: the lines of target and workload show one environment and one job
+MOST_GIVEN = 4  # facts of one input by name
 FAIL, WARN, OK, INCOMPLETE = "FAIL", "WARN", "OK", "INCOMPLETE"
 
 
@@ -55,12 +58,9 @@ def verdict(report: Report) -> tuple[str, str, str]:
         return "error", FAIL, f"{errors[0].summary}{more}"
     had = any(finding.severity == Severity.ERROR for finding in suppressed)  # what breaks the predictions is no news
     judged = () if had else report.predictions
-    broken = next((reason for item in judged if (reason := certain_failure(item)) is not None), None)
-    if broken is not None:
-        return "error", FAIL, broken.message
-    none_left = next((item for item in judged if item.could_tell and item.selected is None), None)
-    if none_left is not None:
-        return "error", FAIL, f"no attention backend of {library_title(none_left.library)} serves this job"
+    failing = _failing(judged)
+    if failing is not None and not report.today:
+        return "error", FAIL, failing
     runs_on = ", ".join(title_of(item, item.selected) for item in judged if item.selected)
     runs = f"; attention uses {runs_on}" if runs_on else ""
     if warnings:
@@ -72,11 +72,13 @@ def verdict(report: Report) -> tuple[str, str, str]:
             INCOMPLETE,
             f"{len(report.unread)} declared file{'s' if len(report.unread) > 1 else ''} not read",
         )
+    if report.today:
+        return "unclear", INCOMPLETE, f"no release is stated; {failing or 'no known problems'} with {TODAY}{runs}"
     unknown = next((item for item in judged if not item.could_tell), None)
     if unknown is not None:
         return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
-    if report.unrecorded:
-        return "unclear", INCOMPLETE, f"no known problems, but {_unrecorded(report)}{runs}"
+    if report.unrecorded or report.unexamined:
+        return "unclear", INCOMPLETE, f"no known problems, but {_not_examined(report)}{runs}"
     if suppressed:
         return "ok", OK, f"no new findings ({_suppressed(report)})"
     if not any(key.startswith("workload.") for key in report.facts):
@@ -84,11 +86,24 @@ def verdict(report: Report) -> tuple[str, str, str]:
     return "ok", OK, f"no known problems{runs}"
 
 
-def _unrecorded(report: Report) -> str:
-    """Return which releases are newer than the records, in words."""
-    named = [f"{item.package} {item.version} is newer than the records ({item.newest}" for item in report.unrecorded]
-    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
-    return f"{named[0]} of {report.records}){more}"
+def _failing(predictions: Sequence[Prediction]) -> str | None:
+    """Return why the attention of a library fails or refuses this job; None also where that is unknown."""
+    broken = next((reason for item in predictions if (reason := certain_failure(item)) is not None), None)
+    if broken is not None:
+        return broken.message
+    left = next((item for item in predictions if item.could_tell and item.selected is None), None)
+    return None if left is None else f"no attention backend of {library_title(left.library)} serves this job"
+
+
+def _not_examined(report: Report) -> str:
+    """Return what was not examined: a release that is newer than the records, a package without rules, the job."""
+    newer = [
+        f"{item.package} {item.version} is newer than the records ({item.newest} of {report.records})"
+        for item in report.unrecorded
+    ]
+    found = [*newer, *report.unexamined]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{found[0]}{more}"
 
 
 def _suppressed(report: Report) -> str:
@@ -134,8 +149,8 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
             WARN,
             next(item.summary for item in report.findings if item.severity == Severity.WARNING),
         )
-    if report.unrecorded:
-        return "unclear", INCOMPLETE, f"no known problems in {len(every)} cases, but {_unrecorded(report)}"
+    if report.unrecorded or report.unexamined:
+        return "unclear", INCOMPLETE, f"no known problems in {len(every)} cases, but {_not_examined(report)}"
     if report.known or report.ignored:
         return "ok", OK, f"no new findings in {len(every)} cases ({_suppressed(report)})"
     return "ok", OK, f"no known problems in any of {len(every)} cases"
@@ -165,6 +180,22 @@ def library_title(library: str) -> str:
 def target_line(report: Report) -> str:
     """Return what was examined: the interpreter with its Python, or the files that state the facts."""
     return report.target
+
+
+def inputs_line(report: Report) -> str:
+    """Return what was read and what each input gave; empty where the other lines show it."""
+    if len(report.read) < MOST_SHOWN_ELSEWHERE and not any(item.kind == "script" for item in report.read):
+        return ""
+    return "; ".join(f"{item.path} ({_given(item)})" for item in report.read)
+
+
+def _given(item: ReadInput) -> str:
+    packages = sum(key.endswith(".version") for key in item.gave)
+    others = [key.partition(".")[2] for key in item.gave if not key.endswith(".version")]
+    more = [f"{len(others) - MOST_GIVEN} more"] if len(others) > MOST_GIVEN else []
+    counted = [f"{packages} package{'s' * (packages > 1)}"] if packages else []
+    shown = ", ".join([*counted, *others[:MOST_GIVEN], *more])
+    return f"{item.kind}: {shown}" if shown else item.kind
 
 
 def machine_line(report: Report) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from doctor.diagnosis.examine import environment_of
+from doctor.diagnosis.environment import environment_of
 from doctor.diagnosis.request import Request
 from doctor.model import Facts, Severity
 from doctor.rulebook.backends import predict

@@ -121,11 +121,6 @@ MET: dict[str, Case] = {
     "`--force` overwrites it": Case(
         f"fix {INCIDENT} --pin requirements.txt", f"fix {INCIDENT} --pin requirements.txt --force"
     ),
-    "`--set {}=VALUE` decides": Case(
-        "check --facts facts.yaml --facts other.yaml",
-        "check --facts facts.yaml --facts other.yaml --set torch.version=2.6.0",
-        {"other.yaml": "torch.version: 2.5.0\n"},
-    ),
     "`--output FILE` names their file": Case(
         "backends --batch none.jsonl --format html", "backends --batch none.jsonl --output answers", {"none.jsonl": ""}
     ),
@@ -133,8 +128,8 @@ MET: dict[str, Case] = {
         f"fix {INCIDENT} --constraint sub/limits.txt", f"fix {INCIDENT} --constraint sub/limits.txt --trust-project",
         {"sub/limits.txt": "-c ../limits.txt\n", "limits.txt": "torch<3\n", "sub/pyproject.toml": PROJECT},
     ),
-    "`--model config.json`, `--workload FILE` and `--set workload.KEY=VALUE` describe the job that it runs": Case(
-        "check --requirements train.py", "check --facts facts.yaml --set workload.head_dim=128"
+    "`attn-doctor check {}` reads what it states of the job, next to other files": Case(
+        "check --requirements train.py", "check train.py --facts facts.yaml"
     ),
 }  # fmt: skip
 #: A hint that is not met here -> why.
@@ -228,23 +223,31 @@ TAKEN = (
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_file_without_an_option_is_answered_with_the_command_that_reads_it(name, command_folder, capfd):
+def test_a_file_without_an_option_is_read_or_answered_with_the_command_that_does(name, command_folder, capfd):
     (command_folder / "my pins.txt").write_text("torch==2.6.0\n", encoding="utf-8")
-    assert run(["check", name]) == 2
+    code = run(["check", name, "--no-run", "--no-drift"])
+    said = capfd.readouterr().err
+    if code == 2:
+        command = re.search(r"hint: `attn-doctor (explain .+)` ", said)
+        assert command is not None, said
+        assert run(shlex.split(command[1])) in (0, 1, 3)
+    assert "does not know" not in said + capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_command_that_takes_no_path_names_the_option(name, command_folder, capfd):
+    (command_folder / "my pins.txt").write_text("torch==2.6.0\n", encoding="utf-8")
+    assert run(["matrix", name]) == 2
     said = capfd.readouterr().err
     command = re.search(r"hint: `attn-doctor (.+)` ", said)
     assert command is not None, said
-    assert run([*shlex.split(command[1]), *(() if "explain" in command[1] else ("--no-run", "--no-drift"))]) in (
-        0,
-        1,
-        3,
-    )
+    assert run(shlex.split(command[1])) in (0, 1, 3)
     assert "does not know" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("check",), ("check", "--requirements"), ("backends",), ("fix", "--requirements")])
+@pytest.mark.parametrize("words", [("check", "--requirements"), ("fix", "--requirements")])
 def test_a_python_program_is_answered_with_what_describes_its_job(words, command_folder, capfd):
     assert run([*words, "train.py"]) == 2
     said = capfd.readouterr().err
-    assert said.startswith("error: `train.py` is a Python program") and "`--model config.json`" in said
-    assert "--requirements" not in said and len(said.splitlines()) == 2
+    assert said.startswith("error: `train.py` is a Python program") and "`attn-doctor check train.py`" in said
+    assert len(said.splitlines()) == 2

@@ -126,13 +126,13 @@ class TestFactFiles:
         assert code == 0
         assert (facts["torch.version"]["value"], facts["driver.version"]["value"]) == ("2.6.0", "550.90.07")
 
-    def test_a_contradiction_names_both_files_the_key_and_the_way_to_decide(self, run, tmp_path):
+    def test_a_contradiction_makes_the_key_unknown_and_names_both_files_and_the_way_to_decide(self, run, tmp_path):
         for name, version in (("a", "2.6.0"), ("b", "2.7.1")):
-            (tmp_path / f"{name}.yaml").write_text(f"torch.version: '{version}'")
-        code, out, err = run("check", "--facts", "a.yaml", "--facts", "b.yaml")
-        assert (code, out) == (2, "")
-        assert "`a.yaml` and `b.yaml` state different values of `torch.version`: 2.6.0 and 2.7.1" in err
-        assert "hint: `--set torch.version=VALUE` decides" in err
+            (tmp_path / f"{name}.yaml").write_text(f"{{torch.version: '{version}', transformers.version: '4.56.2'}}")
+        code, out, _ = run("check", "--facts", "a.yaml", "--facts", "b.yaml", "--format", "json")
+        report = json.loads(out)
+        assert code == 0 and report["facts"]["torch.version"]["value"] is None
+        assert "`a.yaml` states 2.6.0, `b.yaml` states 2.7.1; `--set torch.version=VALUE` decides" in report["notes"][0]
 
 
 class TestKeys:

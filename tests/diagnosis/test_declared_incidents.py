@@ -130,11 +130,6 @@ def test_files_that_declare_nothing_of_the_stack_are_no_diagnosis(
     assert cli.run(["check", "--requirements", str(path)]) == 3
 
 
-def test_a_declared_environment_is_no_interpreter(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["check", "--requirements", "examples/declared/b.txt", "--python", "python3"]) == 2
-    assert "`--python` and `--requirements` exclude each other" in capsys.readouterr().err
-
-
 def test_a_folder_is_an_environment_with_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     """Incident B as an image and a job script: the pin is in the file that the image installs."""
     job = str(ROOT / "examples" / "incidents" / "b" / "workload.yaml")

@@ -250,7 +250,7 @@ class TestReplay:
 def parts(report):
     """A report without clocks and file names."""
     content = json.loads(renderer("json")(report, Style()))
-    for key in ("timing", "facts", "workload"):
+    for key in ("timing", "facts", "workload", "inputs"):
         del content[key]
     for finding in content["findings"]:
         for evidence in finding["evidence"]:

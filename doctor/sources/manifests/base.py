@@ -79,8 +79,8 @@ class DeclaredRequirement:
 
     @property
     def place(self) -> str:
-        """Return file and line, as sources and messages name them."""
-        return f"{self.file}:{self.line}"
+        """Return file and line, as sources and messages name them; the file alone where there is no line."""
+        return self.file if not self.line else f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _FORMATS = (
 #: Files of other tools, which are no lists of requirements.
 _NOT_READ = re.compile(r".*\.(lock|json|toml|cfg|whl|gz|zip|md|rst)")
 _PROGRAM = re.compile(r".*\.(py|ipynb)")
-_OF_PROGRAM = "`--model config.json`, `--workload FILE` and `--set workload.KEY=VALUE` describe the job that it runs"
+_OF_PROGRAM = "`attn-doctor check {}` reads what it states of the job, next to other files"
 _SUPPORTED = (
     "supported: requirements.txt, pylock.toml, uv.lock, poetry.lock, pdm.lock, Pipfile(.lock), pixi.lock, pixi.toml, "
     "pyproject.toml, setup.py, setup.cfg, environment.yml, conda-lock.yml, Dockerfile, compose files, "
@@ -70,7 +70,7 @@ def kind_of(path: Path, text: str) -> ManifestKind:
     if _EXPLICIT.search(text):
         return ManifestKind.CONDA_LOCK
     if _PROGRAM.fullmatch(name):
-        raise UnknownKind(f"`{path}` is a Python program, and what it does is not read", _OF_PROGRAM)
+        raise UnknownKind(f"`{path}` is a Python program and declares no environment", _OF_PROGRAM.format(path))
     if _NOT_READ.fullmatch(name):
         raise UnknownKind(f"cannot read `{path}`: unknown file format", _SUPPORTED)
     return ManifestKind.JOBSCRIPT if _SHEBANG.match(text) else ManifestKind.REQUIREMENTS

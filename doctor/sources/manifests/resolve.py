@@ -35,6 +35,20 @@ class Declaration:
     notes: tuple[str, ...] = ()
     faults: tuple[DoctorError, ...] = ()
     requested: Mapping[str, DeclaredRequirement] = field(default_factory=dict)  # package -> its line, not of a lock
+    today: bool = False  # nothing declares it: what an installer takes today is judged, and no other release
+
+    def unmet(self, facts: Facts, named: Collection[str]) -> Iterator[str]:
+        """Yield each line that the release in these facts does not fulfil, except of the keys `named`."""
+        complete = facts.value("distributions.complete") is True
+        for name, line in self.requested.items():
+            key = f"{name}.version"
+            fact = facts.get(key)
+            if key in named or (fact is None and not complete):
+                continue
+            if fact is None or fact.value == ABSENT:
+                yield f"{line.place} requires {name}, which is not installed"
+            elif line.range and fact.known and not admits(line.range, str(fact.value)):
+                yield f"{line.place} requires `{name}{line.range}`, found {fact.value} ({fact.source})"
 
 
 def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:

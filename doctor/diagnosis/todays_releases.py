@@ -1,0 +1,67 @@
+"""The releases that an installer takes today, where the inputs describe a job and no environment.
+
+What is found with these is a warning at most: other releases may be installed where the job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from doctor.facts.derived.shapes import framework_of
+from doctor.model import ABSENT, Facts
+from doctor.rulebook.rulebook import Rulebook
+
+from .diagnosis_input import DiagnosisInput
+from .environment import states_release
+from .request import Request
+
+_OF_MACHINE = ("platform.", "gpu.", "driver.", "env.", "workload.")
+
+
+def with_todays_releases(examined: DiagnosisInput, request: Request, rulebook: Rulebook) -> DiagnosisInput:
+    """Return the input with the releases that the job would get, where no input states a release of any library."""
+    names = [name for name in _wanted(examined.facts, rulebook) if name in rulebook.watched_distributions]
+    if not names or states_release(examined.facts, rulebook):
+        return examined
+    implicit = not request.names_target
+    facts = _machine(examined.facts) if implicit else examined.facts
+    from doctor.sources.manifests.today import TODAY, todays_declaration  # door: manifests
+
+    declaration = todays_declaration(names, facts, rulebook.watched_distributions)
+    added = (fact for key, fact in declaration.facts.items() if key.endswith(".version"))
+    made = replace(
+        examined,
+        facts=facts.with_(*(fact for fact in added if facts.value(fact.key) is None)),
+        declaration=declaration,
+        remarks=examined.notes,
+        faults=examined.unread,
+        today=tuple(names),
+        target=f"{examined.target} + {TODAY}",
+    )
+    if not implicit:
+        return made
+    why_not = "no attention library is installed in this environment"
+    read = tuple(item for item in examined.read if item.kind != "interpreter")
+    return replace(made, python=None, why_not=why_not, requirements=None, site_dirs=(), target=TODAY, read=read)
+
+
+def _wanted(facts: Facts, rulebook: Rulebook) -> Iterator[str]:
+    """Yield the distributions that a job calls by what it states of itself."""
+    framework = framework_of(facts)
+    stated = any(key in facts for key in ("workload.framework", "workload.attn_implementation", "workload.model_type"))
+    if framework is None and not stated:
+        return
+    library = rulebook.libraries.get(framework or "transformers")
+    yield from library.distributions[:1] if library is not None else ()
+    if framework == "megatron":
+        yield "transformer-engine"
+    if facts.value("workload.trainer") in rulebook.libraries:
+        yield from rulebook.libraries[str(facts.value("workload.trainer"))].distributions[:1]
+    yield "torch"
+
+
+def _machine(facts: Facts) -> Facts:
+    """Return what an environment without attention libraries still says: the machine, and the job."""
+    known = (fact for key, fact in facts.items() if key.startswith(_OF_MACHINE) and fact.value not in (None, ABSENT, 0))
+    return Facts(known)
