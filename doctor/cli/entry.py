@@ -25,7 +25,11 @@ def main() -> None:
 
 def _plain_command(arguments: list[str]) -> list[str]:
     """Return the command of `run -- CMD ...`; empty where options or variables need the full program."""
-    if arguments[:2] != ["run", "--"] or any(name.startswith("ATTN_DOCTOR_") for name in os.environ):
+    if (
+        arguments[:2] != ["run", "--"]
+        or not hasattr(os, "killpg")
+        or any(name.startswith("ATTN_DOCTOR_") for name in os.environ)
+    ):
         return []
     try:
         for stream in range(3):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from doctor.errors import DoctorError
-from doctor.runner.passthrough import Outcome, end_like, run_command
+from doctor.runner.process_group import need_process_groups
 
 from .answer import Answer, reports
 from .options import Rules
 from .output import Destination, Screen
 from .request import TargetOptions
 from .streams import to_stderr
+
+if TYPE_CHECKING:  # it imports what only POSIX systems have
+    from doctor.runner.passthrough import Outcome
 
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -35,6 +38,9 @@ def run(
     rules: Rules = None,
 ) -> int:
     """Run a command; output, input, signals and exit code pass unchanged. If it fails, explain why on stderr."""
+    need_process_groups("`run`")
+    from doctor.runner.passthrough import end_like, run_command
+
     outcome = run_command(command)
     if outcome.failed:
         explain_failure(outcome, tuple(rules or ()), answer)

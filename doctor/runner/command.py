@@ -17,6 +17,7 @@ from typing import IO
 from doctor.errors import reason_of
 from doctor.util.redact import shortened
 
+from .process_group import need_process_groups
 from .result import signal_name
 
 LOGGER = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def run_child(
     It runs in an empty folder unless `cwd` names one: `python -m pip` would import modules of the current folder, and
     uv would read its configuration there.
     """
+    need_process_groups(f"starting `{command[0]}`")
     began = time.monotonic()
     program = os.path.abspath(command[0]) if os.sep in command[0] else command[0]  # noqa: PTH100 - links stay
     with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -12,6 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from doctor.errors import DoctorError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no child is started there
+    fcntl = None  # type: ignore[assignment]
 
 #: Signals that end a program: Ctrl-C, Ctrl-\, a scheduler, a closed terminal.
 END_SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP")
@@ -25,6 +29,15 @@ _starting = False  # a signal waits until the child that the main thread starts 
 #: Killed and not yet waited for. The driver takes a while to remove the CUDA context of a process. We do not wait for
 #: it, but the next process may find the GPU still held, so starting one waits first.
 _killed: list[subprocess.Popen[bytes]] = []
+
+
+def need_process_groups(what: str) -> None:
+    """Raise DoctorError where the system has no process groups: what a hung child started could not be ended."""
+    if not hasattr(os, "killpg"):
+        raise DoctorError(
+            f"{what} needs Linux or macOS: this system has no process groups",
+            "`--site-packages`, `--facts` and `--requirements` read files and start no process",
+        )
 
 
 class ParentDeathPipe:
@@ -47,6 +60,7 @@ class ParentDeathPipe:
         """
         if os.environ.get(NO_INTERPRETER):
             raise DoctorError(f"`{command[0]}` is not started", os.environ[NO_INTERPRETER])
+        need_process_groups(f"starting `{command[0]}`")
         with _signals_held():
             process = subprocess.Popen(command, start_new_session=True, pass_fds=self.child_ends, **options)
             self._attach(process.pid)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from doctor.errors import DoctorError, reason_of
 
+from .open_flags import BINARY
+
 
 def write_atomically(path: Path, content: str | bytes, force: bool = True, like: Path | None = None) -> None:
     """Write the whole file or change nothing; without `force` an existing file is an error.
@@ -44,7 +46,7 @@ def _write(path: Path, data: bytes, force: bool, like: Path | None) -> None:
     temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
     try:
         # os.open, not mkstemp: the mode follows the user's umask.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
         try:
             model = like or target
             if model.exists():  # before writing, so that private content stays private
@@ -70,6 +72,8 @@ def _fill(descriptor: int, data: bytes) -> None:
 
 def _as(descriptor: int, model: os.stat_result) -> None:
     """Set owner, then mode: a change of owner clears mode bits. Only privileged users can change the owner."""
+    if not hasattr(os, "fchown"):
+        return  # Windows: a new file takes the permissions of its folder
     if (model.st_uid, model.st_gid) != (os.geteuid(), os.getegid()):
         with contextlib.suppress(OSError):
             os.fchown(descriptor, model.st_uid, model.st_gid)

@@ -15,7 +15,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
+
+from .open_flags import BINARY, NO_LINK, NO_WAIT
 
 LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 64 * 1024 * 1024
@@ -41,13 +44,14 @@ class CacheFile:
         self.header: dict[str, Any] = {}
         self._descriptor = descriptor
         self._parts = 0  # where they start
+        self._position = Lock()
 
     def read(self, size: int) -> bytes:
         """Return the content of a file of this size; OSError, ValueError, TypeError or KeyError for a damaged one."""
-        head, _, _ = os.pread(self._descriptor, _LONGEST_HEADER, 0).partition(b"\n")
+        head, _, _ = self._read_at(_LONGEST_HEADER, 0).partition(b"\n")
         header = json.loads(head)
         self._parts = len(head) + 1 + int(header["size"])
-        content = os.pread(self._descriptor, int(header["size"]), len(head) + 1)
+        content = self._read_at(int(header["size"]), len(head) + 1)
         if self._parts + int(header["parts"]) != size or digest_of(content) != header["digest"]:
             raise ValueError("the file is damaged")
         self.header = header
@@ -56,10 +60,17 @@ class CacheFile:
     def part(self, start: int, size: int, digest: str) -> bytes | None:
         """Return some bytes of the parts; None where they do not have this digest."""
         try:
-            found = os.pread(self._descriptor, size, self._parts + start)
+            found = self._read_at(size, self._parts + start)
         except OSError:
             return None
         return found if digest_of(found) == digest else None
+
+    def _read_at(self, size: int, start: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._descriptor, size, start)
+        with self._position:  # Windows: threads share the position in the file
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            return os.read(self._descriptor, size)
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -78,7 +89,7 @@ def open_cache(cache: Path, key: str, like: Path | None = None) -> tuple[CacheFi
     """
     try:
         owner = None if like is None else like.stat()
-        descriptor = os.open(cache, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(cache, os.O_RDONLY | BINARY | NO_LINK | NO_WAIT)
     except (OSError, ValueError):
         return None
     file = CacheFile(descriptor)
@@ -97,7 +108,7 @@ def write_cache(cache: Path, key: str, content: bytes, parts: bytes = b"", **mor
     temporary = cache.with_name(f"{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(_with_header(key, content, parts, more))
         temporary.replace(cache)

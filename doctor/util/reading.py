@@ -19,6 +19,8 @@ from typing import Any, BinaryIO, TextIO
 
 from doctor.errors import DoctorError, reason_of
 
+from .open_flags import BINARY, NO_WAIT
+
 MAX_BYTES = 8 * 1024 * 1024
 MAX_LINE = 1024 * 1024  # bytes of one line of JSON Lines
 MOST_SKIPPED = 64 * 1024 * 1024  # characters of a line that is too long, until reading stops
@@ -124,7 +126,7 @@ def bounded_lines(stream: TextIO, limit: int) -> Iterator[str | None]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | BINARY | NO_WAIT)
 
 
 def contained(path: Path, top: Path) -> bool:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import TracebackType
 
+from doctor.util.open_flags import BINARY, CLOSE_ON_EXEC, NO_WAIT
+
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _ET_DYN, _ET_EXEC = 3, 2
 _MAX_HEADERS = 4096
@@ -70,7 +72,7 @@ class ElfFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(path, os.O_RDONLY | BINARY | NO_WAIT | CLOSE_ON_EXEC)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
