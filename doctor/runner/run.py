@@ -51,7 +51,7 @@ def make_run_folder(programs: Mapping[str, str] | None = None) -> Path:
 def _remove_left_over(place: Path) -> None:
     """Remove the run folders of doctors of this user that were killed."""
     if not hasattr(os, "getuid"):
-        return  # Windows: no run starts there, and asking whether a process lives would end it
+        return  # Windows: no run starts there, and `os.kill(process, 0)` would end the process
     with os.scandir(place) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(_RUN_FOLDER)]
     for name in names:
