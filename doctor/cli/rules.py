@@ -120,11 +120,14 @@ def verify_rules(
     changed: Annotated[bool, typer.Option("--changed", help="Only proofs that have no current record.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Fetch nothing: only releases that were read.")] = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Check nothing; count what is proven.")] = False,
+    clones: Annotated[
+        Path | None, typer.Option("--clones", metavar="DIR", help="Where clones of the repositories are.")
+    ] = None,
 ) -> int:
     """Check the proofs of rules against the releases on both sides of every bound."""
     from .verify import verify_rules
 
-    return verify_rules(names or (), changed=changed, offline=offline, only_coverage=coverage)
+    return verify_rules(names or (), changed=changed, offline=offline, only_coverage=coverage, clones=clones)
 
 
 @app.command("format")

@@ -31,7 +31,9 @@ from doctor.util.resources import rules_dir
 from .output import Screen, write
 
 
-def verify_rules(words: Sequence[str], *, changed: bool, offline: bool, only_coverage: bool) -> int:
+def verify_rules(
+    words: Sequence[str], *, changed: bool, offline: bool, only_coverage: bool, clones: Path | None
+) -> int:
     """Check the proofs of the named rules; record those of the built-in rules in a checkout. Return the exit code."""
     sources = list(_chosen(words, with_proof=not only_coverage))
     records = read_records(records_path())
@@ -44,7 +46,7 @@ def verify_rules(words: Sequence[str], *, changed: bool, offline: bool, only_cov
         if not changed or record_of(source.content["id"], proof, records) is None
     ]  # fmt: skip
     with Screen().working("verifying proofs") as progress:
-        releases = Releases((proof for _, proof in due), offline=offline, on_step=progress.step)
+        releases = Releases((proof for _, proof in due), offline=offline, clones=clones, on_step=progress.step)
         results = [(source, proof, _judged(source, proof, releases, records)) for source, proof in due]
     _keep(sources, results, records, everything=not words)
     lines = [line for source, proof, record in results for line in _lines(source, proof, record)]
@@ -89,7 +91,7 @@ def _keep(
 
 
 def _lines(source: Source, proof: Proof, record: Record) -> Iterator[str]:
-    about = proof.body.get("package") or proof.body.get("capture") or proof.body.get("url")
+    about = proof.origin or proof.body.get("capture") or proof.body.get("url")
     ending = f": {record.reason}" if record.reason else ""
     yield f"{source.content['id']}: {record.outcome} by {proof.kind} of {about}{ending}"
 

@@ -202,7 +202,7 @@ def _proof_line(proof: Proof, record: Record | None) -> str:
         origin = f"measured on a GPU: `{proof.body['capture']}`"
     else:
         kinds = {SOURCE: "sources", BINARY: "compiled files", METADATA: "metadata"}
-        origin = f"the {kinds[proof.kind]} of {proof.body['package']} {', '.join(as_tuple(proof.body['in']))}"
+        origin = f"the {kinds[proof.kind]} of {proof.origin} {', '.join(as_tuple(proof.body['in']))}"
     if record is None:
         return f"{origin}: not verified yet"
     if record.outcome != PROVEN:
@@ -211,7 +211,7 @@ def _proof_line(proof: Proof, record: Record | None) -> str:
         return f"{origin}, checked on {record.date}"
     first, last = record.shown_in[0], record.shown_in[-1]
     releases = first if first == last else f"{first} to {last}"
-    return f"proven by the {kinds[proof.kind]} of {proof.body['package']} {releases} on {record.date}"
+    return f"proven by the {kinds[proof.kind]} of {proof.origin} {releases} on {record.date}"
 
 
 def _confirmed(confirm: Mapping[str, Any] | None) -> str:

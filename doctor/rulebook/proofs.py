@@ -21,7 +21,7 @@ RECORDS = "proofs.json"
 SOURCE, BINARY, METADATA, MEASURED, STATED = "source", "binary", "metadata", "measured", "stated"
 #: kind -> the keys that it needs, and those that it may have
 KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    SOURCE: (("package", "file", "shows", "in"), ("hides", "of")),
+    SOURCE: (("file", "shows", "in"), ("package", "repository", "hides", "of")),
     BINARY: (("package", "file", "shows", "in"), ("hides", "of")),
     METADATA: (("package", "requires", "range", "in"), ("of",)),
     MEASURED: (("capture", "shows"), ()),
@@ -49,6 +49,11 @@ class Proof(NamedTuple):
     def distribution(self) -> str:
         """The distribution whose release the condition of the rule is on; empty where the proof is about none."""
         return str(self.body.get("of") or self.body.get("package") or "")
+
+    @property
+    def origin(self) -> str:
+        """The package whose releases are read, or the repository (`owner/name`) whose tags are; else empty."""
+        return str(self.body.get("package") or self.body.get("repository") or "")
 
     @property
     def ranges(self) -> tuple[SpecifierSet, ...]:

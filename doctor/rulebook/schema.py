@@ -43,6 +43,7 @@ PHASES = ("decode", "prefill")  # each may have a backend of its own
 PACKAGE_ROLES = ("attention", "trainer", "other")  # in what packages call of each other
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -169,9 +170,14 @@ def _proof(shape: Shape, value: Any, at: At) -> None:
     def name(value: Any, at: At) -> None:
         distribution(shape, value, at)
 
+    def repository(value: Any, at: At) -> None:
+        if not isinstance(value, str) or not _REPOSITORY.fullmatch(value):
+            raise shape.fault(at, f"`{value}` is no repository", "write `owner/name`")
+
     checks: dict[str, Check] = {
-        "package": name, "of": name, "requires": name, "file": shape.texts, "shows": shape.text, "hides": shape.text,
-        "in": ranges, "range": required, "capture": shape.text, "url": shape.text,
+        "package": name, "repository": repository, "of": name, "requires": name, "file": shape.texts,
+        "shows": shape.text, "hides": shape.text, "in": ranges, "range": required, "capture": shape.text,
+        "url": shape.text,
     }  # fmt: skip
 
     def content(kind: str) -> Check:
@@ -182,6 +188,9 @@ def _proof(shape: Shape, value: Any, at: At) -> None:
     shape.mapping(value, at, {kind: content(kind) for kind in PROOF_KEYS})
     if len(value) != 1:
         raise shape.fault(at, "an entry of `proof` has one kind", f"kinds are {', '.join(PROOF_KEYS)}")
+    (kind, body) = next(iter(value.items()))
+    if "repository" in PROOF_KEYS[kind][1] and len({"package", "repository"} & set(body)) != 1:
+        raise shape.fault((*at, kind), "the sources are those of a `package` or of a `repository`", "name one of them")
 
 
 def _confirm(shape: Shape, value: Any, at: At) -> None:

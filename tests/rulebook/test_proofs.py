@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -269,10 +270,50 @@ def test_an_expression_that_re2_does_not_take_is_a_fault_of_the_lint(tmp_path: P
     assert any("`(` is no regular expression" in fault for fault in faults_of(tmp_path, wrong))
 
 
-def test_a_proof_is_about_the_releases_of_the_rule(tmp_path: Path) -> None:
+def test_a_proof_is_about_a_bound_of_the_rule(tmp_path: Path) -> None:
     assert not faults_of(tmp_path, RULE)
     other = RULE.replace("package: thing,", "package: thing, of: transformer-engine,")
-    assert "no condition of this rule on `transformer-engine` begins or ends at 1.1" in faults_of(tmp_path, other)
+    assert "no condition of this rule on `transformer-engine` begins or ends at 1.1 or 1.4" in faults_of(
+        tmp_path, other
+    )
+    assert not faults_of(tmp_path, other.replace('">=1.1,<1.4"', '">=1.1,<2.0"'))
+
+
+def tagged(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Make a repository with one tag for each release, and one that is no release."""
+
+    def git(*arguments: str) -> None:
+        settings = ["-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(folder), *settings, *arguments], check=True, capture_output=True)
+
+    (folder / "thing").mkdir(parents=True)
+    git("init", "-q")
+    for version, content in contents.items():
+        (folder / "thing" / "a.py").write_bytes(content)
+        git("add", "-A")
+        git("commit", "-q", "--allow-empty", "-m", version)
+        git("tag", f"v{version}")
+    git("tag", "nightly")
+
+
+def test_tags_of_a_repository_are_read_from_a_clone_of_the_user(tmp_path: Path) -> None:
+    tagged(tmp_path / "clones" / "owner" / "thing", {name: RELEASES[name] for name in RELEASES if "rc" not in name})
+    body = {"repository": "owner/thing", "file": "thing/*.py", "shows": r"mask\.float\(\)", "of": "thing",
+            "hides": r"\.to\(dtype\)"}  # fmt: skip
+    right, wrong = (Proof("source", {**body, "in": text}) for text in (">=1.1,<1.4", ">=1.1,<1.3"))
+    releases = Releases(clones=tmp_path / "clones")
+    assert releases.known("owner/thing") == ("1.0", "1.1", "1.2", "1.3", "1.4")
+    assert verify(right, releases, tmp_path, "2026-01-02").outcome == PROVEN
+    found = verify(wrong, releases, tmp_path, "2026-01-02")
+    assert (found.outcome, found.reason[:33]) == (REFUTED, "owner/thing 1.3 is outside the ra")
+    without = verify(right, Releases(), tmp_path, "2026-01-02")
+    assert (without.outcome, without.reason[:38]) == (UNPROVEN, "there is no clone of `owner/thing` (cl")
+
+
+@pytest.mark.parametrize("other", ["", "package: thing, repository: owner/thing, "])
+def test_sources_are_those_of_a_package_or_of_a_repository(tmp_path: Path, other: str) -> None:
+    with pytest.raises(DoctorError, match="a `package` or of a `repository`"):
+        read_source(own_rule(tmp_path, RULE.replace("package: thing, ", other)))
 
 
 @pytest.mark.parametrize(

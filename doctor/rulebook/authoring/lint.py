@@ -213,7 +213,7 @@ def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
 
 
 def _traps(source: Source, _: Rulebook) -> Iterator[Fault]:
-    for at, key, wanted in _raw_leaves(source.content.get("when") or {}, ("when",)):
+    for at, key, wanted in raw_leaves(source.content.get("when") or {}, ("when",)):
         if term(key).kind == VERSION:
             for text in wanted if isinstance(wanted, list) else [wanted]:
                 yield from _version_traps(source, at, key, str(text))
@@ -254,7 +254,7 @@ def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
                 term(text)
             except DoctorError as error:
                 yield Fault(source.path, source.line(key), f"`{key}`: {error.message}", error.hint)
-    keys = {key for _, key, _ in _raw_leaves(source.content.get("when") or {}, ())}
+    keys = {key for _, key, _ in raw_leaves(source.content.get("when") or {}, ())}
     for key in source.content.get("needs") or {}:
         if key not in keys:
             line = source.line("needs", key)
@@ -269,7 +269,7 @@ def _has_no_end(wanted: str) -> bool:
 
 def _examined(source: Source, _: Rulebook) -> Iterator[Fault]:
     """`examined_to` says something about a range without an end only."""
-    leaves = _raw_leaves(source.content.get("when") or {}, ())
+    leaves = raw_leaves(source.content.get("when") or {}, ())
     endless = {key for _, key, wanted in leaves if isinstance(wanted, str) and _has_no_end(wanted)}
     for name in source.content.get("examined_to") or {}:
         if f"{name}.version" not in endless:
@@ -292,16 +292,17 @@ def _proofs(source: Source, _: Rulebook) -> Iterator[Fault]:
                 at = source.line("proof", str(index), proof.kind, key)
                 yield Fault(source.path, at, f"`{proof.body[key]}` {problem}")
         known = ranges.get(proof.distribution)
-        for bound in sorted(proof.bounds - known) if known is not None else ():
+        if known is not None and not proof.bounds & known:
             at = source.line("proof", str(index), proof.kind, "in")
-            why = f"no condition of this rule on `{proof.distribution}` begins or ends at {bound}"
-            yield Fault(source.path, at, why, "a proof is about the releases that the rule is about")
+            bounds = " or ".join(map(str, sorted(proof.bounds)))
+            why = f"no condition of this rule on `{proof.distribution}` begins or ends at {bounds}"
+            yield Fault(source.path, at, why, "a proof is about a bound of the rule")
 
 
 def bounds_by_distribution(when: Mapping[str, Any]) -> dict[str, set[Version]]:
     """Return the releases at which the conditions of a rule begin or end, by the distribution."""
     found: dict[str, set[Version]] = {}
-    for _, key, wanted in _raw_leaves(when, ()):
+    for _, key, wanted in raw_leaves(when, ()):
         if key.endswith(".version"):
             texts = [str(text) for text in (wanted if isinstance(wanted, list) else [wanted])]
             bounds = bounds_in(texts)
@@ -316,7 +317,7 @@ def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
         name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))
     }
     own_keys = {f"{prefix}.{question}" for prefix in excluded for question in ("selected", "selected_by_default")}
-    at = [(place, key) for place, key, _ in _raw_leaves(source.content.get("when") or {}, ("when",))]
+    at = [(place, key) for place, key, _ in raw_leaves(source.content.get("when") or {}, ("when",))]
     at += [(("message",), key) for key in _BRACES.findall(source.content.get("message") or "")]
     for place, key in at:
         if key in own_keys:
@@ -332,7 +333,7 @@ def _tests(source: Source, libraries: Rulebook) -> Iterator[Fault]:
         yield Fault(source.path, source.line("tests"), "`tests` needs at least one that expects `fires`")
     rule = Rule(source.content["id"], source.library, source.content, source.path)
     silent = [known_of(test, libraries) for test in tests if test.expect == "silent"]
-    places = [at for at, _, _ in _raw_leaves(source.content["when"], ("when",))]
+    places = [at for at, _, _ in raw_leaves(source.content["when"], ("when",))]
     for leaf, at in zip(rule.when.leaves(), places, strict=True):
         if not any(sole_reason(rule.when, leaf, known) for known in silent):
             yield Fault(
@@ -360,13 +361,13 @@ def _with_flipped(node: Condition, leaf: Leaf, known: FactResolver) -> bool | No
     return node.holds(known)
 
 
-def _raw_leaves(when: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+def raw_leaves(when: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """(path in the file, key, wanted) of every leaf, in the order of `Condition.leaves`."""
     for key, wanted in when.items():
         if key in ("all", "any"):
             for index, item in enumerate(wanted):
-                yield from _raw_leaves(item, (*at, key, str(index)))
+                yield from raw_leaves(item, (*at, key, str(index)))
         elif key == "not":
-            yield from _raw_leaves(wanted, (*at, key))
+            yield from raw_leaves(wanted, (*at, key))
         else:
             yield (*at, key), key, wanted

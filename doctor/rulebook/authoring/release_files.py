@@ -21,6 +21,8 @@ from doctor.packages.index import load_index
 from doctor.rulebook.proofs import Proof
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 
+from .clones import clone_of, packed_files, tags_of
+
 MEMBER_LIMIT = 2**28  # bytes of one file
 TOTAL_LIMIT = 2**28  # bytes of the files that are read from one release
 METADATA_FILES = ("*.dist-info/METADATA", "PKG-INFO")
@@ -30,15 +32,25 @@ class Releases:
     """The files of published releases, fetched at first use and kept in the cache folder of the user."""
 
     def __init__(
-        self, proofs: Iterable[Proof] = (), *, offline: bool = False, on_step: Callable[[str], None] = lambda _: None
+        self,
+        proofs: Iterable[Proof] = (),
+        *,
+        offline: bool = False,
+        clones: Path | None = None,
+        on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Read all files that these proofs name when a release is fetched; fetch nothing if `offline`."""
+        """Read all files that these proofs name when a release is fetched; fetch nothing if `offline`.
+
+        Repositories are read from the clones below a folder.
+        """
         self.offline = offline
+        self._clones = clones
         self._named: dict[str, set[str]] = defaultdict(set)
         for proof in proofs:
-            self._named[str(proof.body.get("package"))].update(proof.files)
+            self._named[proof.origin].update(proof.files)
         self._on_step = on_step
         self._listed: dict[str, tuple[str, ...]] = {}
+        self._tagged: dict[tuple[str, str], dict[str, bytes]] = {}  # of the tag that was read last
 
     def known(self, package: str) -> tuple[str, ...]:
         """Return every release of a package, oldest first; DoctorError where none is known."""
@@ -48,6 +60,8 @@ class Releases:
 
     def _list(self, package: str) -> tuple[str, ...]:
         """Return what the registry lists and what the release index has: the former leaves out withdrawn releases."""
+        if "/" in package:
+            return tuple(tags_of(clone_of(self._clones, package)))
         indexed = load_index().releases(package)
         if self.offline and not indexed:
             raise DoctorError(f"the release index does not have `{package}`", "leave out `--offline`")
@@ -57,6 +71,8 @@ class Releases:
     def files(self, package: str, version: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         """Return path -> content of the files of a release that match; DoctorError where they cannot be had."""
         wanted = set(patterns)
+        if "/" in package:
+            return self._files_of_tag(package, version, wanted)
         held, files = _cached(package, version)
         if not wanted <= held:
             if self.offline:
@@ -66,6 +82,16 @@ class Releases:
             files = _fetched(package, version, named)
             _keep(package, version, named, files)
         return {path: content for path, content in files.items() if any(matches(path, one) for one in wanted)}
+
+    def _files_of_tag(self, repository: str, version: str, wanted: set[str]) -> Mapping[str, bytes]:
+        clone = clone_of(self._clones, repository)
+        if (repository, version) not in self._tagged:
+            self._tagged = {(repository, version): {
+                path: content for path, size, content in packed_files(clone, tags_of(clone)[version])
+                if size <= MEMBER_LIMIT
+            }}  # fmt: skip
+        found = self._tagged[repository, version]
+        return {path: content for path, content in found.items() if any(matches(path, one) for one in wanted)}
 
     def requirements(self, package: str, version: str) -> tuple[str, ...]:
         """Return what the metadata of a release requires, as published."""
@@ -114,7 +140,7 @@ def members(archive: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, byt
 def _entries(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     """Yield path, size and a reader of each file; the path as it is below site-packages, or below the sources."""
     if archive.suffix in (".whl", ".zip"):
-        inside = _below_sources if archive.suffix == ".zip" else _below_site
+        inside = below_sources if archive.suffix == ".zip" else below_site
         with zipfile.ZipFile(archive) as opened:
             for member in opened.infolist():
                 if not member.is_dir():
@@ -123,7 +149,7 @@ def _entries(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     with tarfile.open(archive) as packed:
         for entry in packed:
             if entry.isfile():
-                yield _below_sources(entry.name), entry.size, functools.partial(_content, packed, entry)
+                yield below_sources(entry.name), entry.size, functools.partial(_content, packed, entry)
 
 
 def _content(packed: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
@@ -131,11 +157,13 @@ def _content(packed: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     return stream.read() if stream is not None else b""
 
 
-def _below_sources(name: str) -> str:
+def below_sources(name: str) -> str:
+    """Return the path of a member of a source archive below its folder."""
     return name.removeprefix("./").partition("/")[2]
 
 
-def _below_site(name: str) -> str:
+def below_site(name: str) -> str:
+    """Return the path of a member of a wheel as it is below site-packages."""
     parts = name.split("/")
     in_data = len(parts) > 2 and parts[0].endswith(".data") and parts[1] in ("purelib", "platlib")
     return "/".join(parts[2:] if in_data else parts)

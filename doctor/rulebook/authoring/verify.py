@@ -64,7 +64,7 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
     if proof.kind == MEASURED:
         return _verify_capture(proof, captures, date)
     try:
-        checks = planned(proof, releases.known(proof.body["package"]))
+        checks = planned(proof, releases.known(proof.origin))
     except DoctorError as error:
         return Record(proof.statement, UNPROVEN, date, {}, _reason(error))
     found: dict[str, str] = {}
@@ -73,12 +73,12 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
         try:
             shown = _shown(proof, check.version, releases)
         except DoctorError as error:
-            unread = unread or f"{proof.body['package']} {check.version}: {_reason(error)}"
+            unread = unread or f"{proof.origin} {check.version}: {_reason(error)}"
             continue
         found[check.version] = shown.digest or (NO_FILE if shown.seen == _NO_FILE else NOT_SHOWN)
         if bool(shown.digest) != check.expected:
             place = "is in the range" if check.expected else "is outside the range"
-            why = f"{proof.body['package']} {check.version} {place}, and {shown.seen}"
+            why = f"{proof.origin} {check.version} {place}, and {shown.seen}"
             return Record(proof.statement, REFUTED, date, found, why)
     return Record(proof.statement, UNPROVEN if unread else PROVEN, date, found, unread)
 
@@ -90,7 +90,7 @@ def planned(proof: Proof, known: Sequence[str]) -> list[Check]:
     listed = list(known) if named or not final else final
     inside = [any(one.contains(version) for one in proof.ranges) for version in listed]
     if not any(inside):
-        raise DoctorError(f"no release of `{proof.body['package']}` is in the range")
+        raise DoctorError(f"no release of `{proof.origin}` is in the range")
     places: dict[int, bool] = {}
     for _, group in groupby(enumerate(inside), key=lambda item: item[1]):
         run = [place for place, _ in group]
@@ -101,7 +101,7 @@ def planned(proof: Proof, known: Sequence[str]) -> list[Check]:
 
 
 def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
-    package = proof.body["package"]
+    package = proof.origin
     if proof.kind == METADATA:
         return _required(proof.body, releases.requirements(package, version))
     files = releases.files(package, version, proof.files)
