@@ -112,6 +112,9 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     if all(manifest.complete for manifest in manifests) and _value(pinned, "torch") not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for manifest in manifests for entry in manifest.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
+    if manifests and known.value("platform.system") is None and not any(name.endswith("-windows") for name in groups):
+        why = "assumed: pip's choices were made for Linux"
+        facts["platform.system"] = Fact("platform.system", likely[0].system, why, assumed=True)
     if manifests and "target.manifest" not in facts:
         facts["target.manifest"] = Fact("target.manifest", "other", "the files that declare the environment")
     notes = tuple(note for manifest in manifests for note in manifest.notes)

@@ -236,3 +236,17 @@ def test_the_releases_of_a_nightly_index_of_vllm_are_not_those_of_the_package_in
     declaration = read({"requirements.txt": text})
     assert ("vllm" in {item.name for item in declaration.open}) == judged
     assert not declaration.facts["vllm.version"].known
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "system"),
+    [
+        ("torch==2.6.0\n", {}, "Linux"),
+        ("torch==2.6.0\n", {"platform_system": "Windows"}, None),
+        ("torch==2.6.0\ntriton-windows==3.2.0.post11\n", {}, None),
+    ],
+)
+def test_lines_are_chosen_for_linux_and_the_facts_say_so(read, lines, said, system):
+    fact = read({"requirements.txt": lines}, **said).facts.get("platform.system")
+    assert (fact and fact.value) == system
+    assert fact is None or fact.assumed
