@@ -165,12 +165,30 @@ class FixSafety(TextEnum):
 
     SAFE = "safe"
     CONDITIONAL = "conditional"  # has a condition that the facts leave unknown
-    UNSAFE = "unsafe"  # changes results, or leaves the environment inconsistent
+    CHANGES_NUMBERS = "changes numbers"  # other results, or another job: dtype, mask, window, batches
+    RISKY = "risky"  # works around what a package checks or pins
 
     @property
     def rank(self) -> int:
         """Return 0 for safe, and more for what needs more care."""
         return tuple(FixSafety).index(self)
+
+
+class FixKind(TextEnum):
+    """What a fix changes, in the order of what that costs people."""
+
+    SETTING = "setting"  # a variable or an option
+    CODE = "code line"
+    WHEEL = "wheel"  # one package
+    COMPANIONS = "companion wheels"
+    OVERRIDE = "override of a pin"
+    RELEASE_LINE = "release line"  # another line of torch, or another major release
+    BUILD = "source build"
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for the cheapest."""
+        return tuple(FixKind).index(self)
 
 
 @dataclass(frozen=True)
@@ -184,6 +202,7 @@ class Remedy:
     call: str | None = None  # a line of code
     note: str | None = None  # what it brings or costs
     safety: FixSafety = FixSafety.SAFE
+    risk: str | None = None  # what is not safe about it, in a sentence
     index_url: str | None = None
     then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold afterwards without being set by hand
     kind: RemedyKind = RemedyKind.FROM_RULE
@@ -195,7 +214,7 @@ class Remedy:
     @property
     def safe(self) -> bool:
         """Whether it neither changes results nor leaves the environment inconsistent."""
-        return self.safety != FixSafety.UNSAFE
+        return self.safety in (FixSafety.SAFE, FixSafety.CONDITIONAL)
 
 
 class Change(NamedTuple):
@@ -233,6 +252,7 @@ class InstallPlan(NamedTuple):
     held: tuple[PinnedRequirement, ...] = ()  # companions that stay
     built: tuple[PinnedRequirement, ...] = ()  # compiled against the installed torch, in a second step
     removed: tuple[str, ...] = ()  # uninstalled first
+    overridden: tuple[PinnedRequirement, ...] = ()  # instead of a pin of their owner, without its consent
     reinstall: tuple[str, ...] = ()  # requirements whose files an uninstalled package takes along
     along: tuple[tuple[str, str | None], ...] = ()  # (part, new version) that follows its owner; None: removed
     notes: tuple[str, ...] = ()  # about companions that cannot be held
@@ -261,6 +281,10 @@ class Fix(NamedTuple):
     plan: InstallPlan = InstallPlan()
     costs: tuple[str, ...] = ()  # another torch, a downgrade, a build
     regressions: tuple[str, ...] | None = None  # features that some backend served before; None: not computed
+    kind: FixKind = FixKind.SETTING
+    time: str = ""  # what it takes, from one source (`solver/effort.py`)
+    risk: str | None = None  # what is not safe about it, in a sentence
+    cases: tuple[int, ...] = ()  # of a matrix, those that it is for; empty: all
 
     @property
     def safe(self) -> bool:
@@ -502,8 +526,7 @@ class Report:
 
     @property
     def package_fix(self) -> Fix | None:
-        """The first fix that changes packages and leaves as little as the recommended one; else the recommended."""
-        if not self.fixes:
-            return None
-        best = self.fixes[0]
-        return next((fix for fix in self.fixes if fix.changes_packages and len(fix.leaves) <= len(best.leaves)), best)
+        """The first fix that a file of requirements can state, an override last; else the recommended."""
+        changing = [fix for fix in self.fixes if fix.changes_packages]
+        changing.sort(key=lambda fix: bool(fix.plan.overridden))
+        return next(iter((*changing, *self.fixes)), None)

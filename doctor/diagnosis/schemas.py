@@ -19,6 +19,7 @@ from doctor.rulebook.schema import (
     LOG_EXPECTATIONS,
     REMEDIES,
     RULE_NEEDED,
+    SAFETIES,
 )
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -185,7 +186,7 @@ def _rule() -> Schema:
             "require": {"type": "object", "minProperties": 1}, "set_env": {"type": "object", "minProperties": 1},
             "unset_env": TEXTS, "config": {"type": "object", "minProperties": 1}, "call": TEXT, "note": TEXT,
             "partial": TEXT,
-            "safe": {"enum": [True, False, "true", "false"]}, "index_url": {"type": "string", "pattern": r"^https?://\S+$"},
+            "safety": {"enum": list(SAFETIES)}, "risk": TEXT, "index_url": {"type": "string", "pattern": r"^https?://\S+$"},
             "when": {"$ref": "#/$defs/condition"}, "build": {"enum": list(BUILDS)}, "then": facts,
         },
         "patternProperties": free,

@@ -166,7 +166,7 @@ def _own_fix(page: Page, finding: Finding, report: Report) -> None:
         return
     best = finding.alternatives[0]
     lines = alternative_lines(best)
-    risky = "" if best.safe else " (risky: see `-v`)"
+    risky = "" if best.safe else f" ({best.safety}: see `-v`)"
     if len(lines) == 1:
         page.line(f"  fix:{risky} {lines[0]}", "command")
     elif lines:
@@ -261,25 +261,32 @@ def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool 
     more = "pick one; `attn-doctor fix` shows the commands of all" if hidden else "pick one"
     page.line("Fix" if len(fixes) == 1 else f"Fix ({more})", "label", lead=len("Fix"))
     for number, fix in enumerate(fixes, 1):
-        risky = "" if fix.safe else " (risky: see note)"
+        risky = "" if fix.safe else str(fix.safety)
+        effort = "; ".join(filter(None, (fix.time, risky)))
         title = fix.title if commands_of_all or len(fix.changes) < 4 else _short_title(fix)
-        texts = [*fix.costs]
-        if fix.note and (commands_of_all or not fix.safe):
+        texts = [text for text in fix.costs if commands_of_all or len(fix.changes) > 1 or not _in_title(text)]
+        texts += [fix.risk] if fix.risk else []
+        if fix.note and (commands_of_all or not (fix.safe or fix.risk)):
             texts.append(fix.note)
         lines = fix_lines(fix)
         if len(lines) == 1 and lines[0] in title and len(title) > page.style.width - 4:
             title = "Run this command"  # one that is broken into lines cannot be copied
-        headed = f"{title}{_clears(fix, fixes)}{risky}"
+        headed = f"{title}{_clears(fix, fixes)}" + (f" ({effort})" if effort else "")
         if number == 1 and texts and len(whole := f"{headed} ({'; '.join(texts)})") <= page.style.width - 4:
             headed, texts = whole, []
         page.say(headed, lead=f"  {number}", look="label", hang=4)
         if not commands_of_all:  # comments explain, and settings are in the title
             lines = [line for line in lines if not line.startswith("#") and line not in title]
-        if number == 1 or commands_of_all or (len(lines) == 1 and title != fix.title):
+        if number == 1 or commands_of_all or (len(lines) == 1 and len(lines[0]) <= page.style.width - 6):
             for line in lines:
                 page.line(f"      {line}", "command")
         if (number == 1 or commands_of_all) and texts:
             page.say("; ".join(texts), indent=6, hang=6)
+
+
+def _in_title(cost: str) -> bool:
+    """Return whether the title of a fix that changes one package says the same: `Downgrade …`."""
+    return cost.startswith("a downgrade of")
 
 
 def _hides_commands(fix: Fix) -> bool:

@@ -29,7 +29,7 @@ def _dependencies(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
         yield f"  - python ={'.'.join(str(python).split('.')[:2])}"
     wanted: dict[str, str] = {}  # conda's name → the line
     left = []
-    for line in (*pins.changed, *pins.held, *pins.built):
+    for line in (*pins.changed, *pins.overridden, *pins.held, *pins.built):
         name = names.get(line.package)
         if name is None:
             left.append(line)

@@ -60,7 +60,10 @@ def _document(item: Explanation) -> dict[str, Any]:
 
 
 def _fix(item: Any) -> dict[str, Any]:
-    return {"title": item.title, "commands": fix_lines(item), "verified": True, "safe": item.safe, "note": item.note}
+    return {
+        "title": item.title, "commands": fix_lines(item), "verified": True, "safe": item.safe,
+        "safety": str(item.safety), "risk": item.risk, "note": item.note,
+    }  # fmt: skip
 
 
 def _remedy(item: Remedy) -> dict[str, Any]:
@@ -77,6 +80,7 @@ def _remedy(item: Remedy) -> dict[str, Any]:
         **{key: value for key, value in parts.items() if value},
         "verified": False,
         "safe": item.safe,
+        "safety": str(item.safety),
     }
 
 

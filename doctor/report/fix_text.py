@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from doctor.facts.settings import setting_text
-from doctor.model import ABSENT, ChangeKind, Finding, Fix, Remedy, TextEnum
+from doctor.model import ABSENT, ChangeKind, Finding, Fix, FixSafety, Remedy, TextEnum
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.util.call_text import CallKind, call_kind
 
@@ -57,6 +57,14 @@ class FixLine(NamedTuple):
     def runnable(self) -> bool:
         """Whether a shell can run it, and a script may."""
         return not self.foreign and self.kind in (LineKind.COMMAND, LineKind.SET, LineKind.UNSET)
+
+
+def safety_text(item: Remedy | Fix, otherwise: str = "see note") -> str:
+    """Return ` (risky: …)` or ` (changes numbers: …)` with the reason; nothing for what is safe."""
+    if item.safety == FixSafety.SAFE:
+        return ""
+    word = "risky" if item.safety == FixSafety.CONDITIONAL else str(item.safety)
+    return f" ({word}: {item.risk or otherwise})"
 
 
 def alternative_lines(item: Remedy) -> list[str]:

@@ -29,7 +29,7 @@ from doctor.model import (
 from doctor.util.printable import printable
 
 from .cases import backends_of, messages, readings, where
-from .fix_text import alternative_lines, fix_lines, no_pin_lead
+from .fix_text import alternative_lines, fix_lines, no_pin_lead, safety_text
 from .locations import place_of
 from .memory_chart import memory_chart
 from .style import Style
@@ -115,7 +115,9 @@ def _finding(report: Report, number: int, finding: Finding) -> dict[str, Any]:
         "said": [(where(report, numbers) if many else "", text) for text, numbers in said],
         "evidence": [_evidence(item, readings(report, finding, item)) for item in finding.evidence],
         "no_pin_lead": no_pin_lead(finding),
-        "remedies": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
+        "remedies": [
+            {"lines": alternative_lines(item), "safety": safety_text(item), "it": item} for item in finding.alternatives
+        ],
         "fixes": [n for n, fix in enumerate(report.fixes, 1) if finding.rule in fix.resolves],
         "where": "" if many else where(report, finding.cases),
     }
@@ -174,6 +176,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
     return {
         "fix": fix,
         "lines": fix_lines(fix),
+        "safety": safety_text(fix),
         "effects": "; ".join(effects),
         "changes": [
             change for change in fix.changes if change.kind != ChangeKind.CALL

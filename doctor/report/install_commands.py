@@ -30,9 +30,16 @@ def install_commands(plan: InstallPlan, *, held: bool = False) -> Iterator[Insta
         index = f" --extra-index-url {quote(plan.index_url)}" if plan.index_url else ""
         lines = (*plan.changed, *plan.held) if held else plan.changed
         yield InstallCommand(f"pip install{index} {' '.join(quote(line.requirement) for line in lines)}")
+    yield from override_commands(plan)
     if plan.reinstall:
         yield InstallCommand(f"pip install --force-reinstall --no-deps {' '.join(plan.reinstall)}")
     yield from (InstallCommand(text, True) for text in build_commands(plan, plan.to_rebuild))
+
+
+def override_commands(plan: InstallPlan) -> Iterator[InstallCommand]:
+    """Yield the command that installs what a pin of its owner excludes."""
+    if plan.overridden:
+        yield InstallCommand(f"pip install --no-deps {' '.join(quote(line.requirement) for line in plan.overridden)}")
 
 
 def build_commands(plan: InstallPlan, lines: Sequence[PinnedRequirement]) -> Iterator[str]:

@@ -231,8 +231,10 @@ def _alternative(item: Remedy) -> dict[str, Any]:
         "call": item.call,
         "note": item.note,
         "index_url": item.index_url,
+        "risk": item.risk,
     }
-    return {**{key: value for key, value in parts.items() if value}, "safe": item.safe}
+    kept = {key: value for key, value in parts.items() if value}
+    return {**kept, "safe": item.safe, "safety": str(item.safety)}
 
 
 def _fix(item: Fix) -> dict[str, Any]:
@@ -253,7 +255,11 @@ def _fix(item: Fix) -> dict[str, Any]:
         ],
         "resolves": list(item.resolves),
         "leaves": list(item.leaves),
+        "kind": str(item.kind),
+        "time": item.time,
         "safe": item.safe,
+        "safety": str(item.safety),
+        "risk": item.risk,
         "note": item.note,
         "index_url": item.plan.index_url,
         "commands": fix_lines(item),

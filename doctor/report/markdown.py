@@ -9,7 +9,7 @@ from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, R
 from doctor.util.printable import printable
 
 from .cases import messages, readings, rows, where
-from .fix_text import alternative_lines, fix_lines, no_pin_lead
+from .fix_text import alternative_lines, fix_lines, no_pin_lead, safety_text
 from .locations import place_of
 from .markdown_text import code_block, code_span, paragraph, prose
 from .proof import proof_text
@@ -139,7 +139,7 @@ def _explained(finding: Finding) -> list[str]:
     for number, item in enumerate(finding.alternatives):
         lead = "Fix" if number == 0 else "Or"
         note = f" {prose(item.note)}" if item.note else ""
-        out += [f"{lead}{'' if item.safe else ' (risky: see note)'}:{note}", *code_block(alternative_lines(item))]
+        out += [f"{lead}{safety_text(item)}:{note}", *code_block(alternative_lines(item))]
     if finding.no_pin:
         out += [f"{no_pin_lead(finding)}: {prose(finding.no_pin)}", ""]
     if finding.myth:
@@ -152,7 +152,8 @@ def _explained(finding: Finding) -> list[str]:
 def _fixes(report: Report) -> list[str]:
     out = []
     for number, fix in enumerate(report.fixes):
-        out += [f"### {'Fix' if number == 0 else 'Or'}: {prose(fix.title)}", "", *_fix(fix)]
+        time = f" ({fix.time})" if fix.time else ""
+        out += [f"### {'Fix' if number == 0 else 'Or'}: {prose(fix.title + time + safety_text(fix))}", "", *_fix(fix)]
     return out
 
 

@@ -8,7 +8,7 @@ from doctor.facts.settings import setting_text
 from doctor.model import ABSENT, ChangeKind, Fix, InstallPlan, Report, Severity
 from doctor.util.call_text import describe_call
 
-from .install_commands import build_commands
+from .install_commands import build_commands, override_commands
 
 
 def render_pins(report: Report) -> str:
@@ -70,6 +70,7 @@ def _pinned(fix: Fix) -> list[str]:
         return ["#", "# No package changes; install nothing from this file."]
     pins = fix.plan
     out = [f"# first: pip uninstall -y {' '.join(pins.removed)}"] if pins.removed else []
+    out += [f"# last, as an override: {command.text}" for command in override_commands(pins)]
     out += [f"# then:  pip install --force-reinstall --no-deps {text}" for text in pins.reinstall]
     if pins.index_url:
         out.append(

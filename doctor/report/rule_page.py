@@ -25,7 +25,7 @@ from doctor.rulebook.proofs import (
 from doctor.rulebook.rule import Rule, as_tuple, is_built_in
 from doctor.rulebook.schema import read_source
 
-from .fix_text import alternative_lines
+from .fix_text import alternative_lines, safety_text
 from .markdown_text import with_code
 from .page import Page
 from .style import Style
@@ -174,9 +174,7 @@ def _cures(rule: Rule) -> Iterator[Block | None]:
     for number, item in enumerate(rule.alternatives):
         yield _text("or" if number else "")
         yield _code(alternative_lines(item))
-        yield _text(
-            (item.note or "") + ("" if item.safe else " (changes results, or leaves the environment inconsistent)")
-        )
+        yield _text((item.note or "") + safety_text(item))
     if rule.body.get("no_pin"):
         yield _text(f"No version change fixes this: {rule.body['no_pin']}")
 

@@ -8,7 +8,7 @@ from doctor.model import ApiUse, ChangeKind, Evidence, Finding, Fix, Report, Sev
 
 from .brief import brief, cause, closing_line, comparison, headline, numbered_fixes
 from .cases import readings
-from .fix_text import alternative_lines, no_pin_lead
+from .fix_text import alternative_lines, no_pin_lead, safety_text
 from .page import Page
 from .proof import proof_lines
 from .runs import confirmation_lines, run_lines, timing_line
@@ -186,7 +186,7 @@ def _origin(evidence: Evidence) -> str:
 
 def _ways_out(page: Page, finding: Finding) -> None:
     for number, item in enumerate(finding.alternatives):
-        safe = "" if item.safe else " (risky: see note)" if item.note else " (risky)"
+        safe = safety_text(item)
         page.line(f"  {'fix' if number == 0 else 'or'}:{safe}", "label", lead=6 if number == 0 else 5)
         for line in alternative_lines(item):
             page.line(f"    {line}", "command")

@@ -32,7 +32,7 @@ def _tables(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
     yield from (f"# {flat(text)}" for text in pins.notes)
     yield "# merge into pyproject.toml, then run `uv lock`"
     yield "[tool.uv]"
-    changed = [*pins.changed, *(line for line in pins.built if not line.held)]
+    changed = [*pins.changed, *pins.overridden, *(line for line in pins.built if not line.held)]
     held = [*pins.held, *(line for line in pins.built if line.held)]
     yield "# these replace what the project and its packages require:"
     yield from _array("override-dependencies", ((_whole(line), line.why) for line in changed))

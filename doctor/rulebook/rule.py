@@ -8,11 +8,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from doctor.model import ABSENT, FixSafety, Remedy, Severity
+from doctor.model import ABSENT, Remedy, Severity
 from doctor.util.resources import rules_dir
 
 from .conditions import Condition, Deferred, parse_conditions
 from .decisions import DecisionList
+from .safety import stated_safety
+
+
+class Overridable(NamedTuple):
+    """A part that works at other releases than its owner pins."""
+
+    package: str
+    owner: str
+    range: str  # the releases that work, where they are newer than the pin
+    when: Condition
+    facts: tuple[str, ...]  # that follow from its release
+    source: str
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,17 @@ class Library:
         )
 
     @cached_property
+    def overrides(self) -> tuple[Overridable, ...]:
+        """Return the parts of other packages that may be replaced although these pin them."""
+        return tuple(
+            Overridable(
+                item["package"], item["owner"], item["range"], Deferred(item["when"]), as_tuple(item["facts"]),
+                str(item["source"]),
+            )
+            for item in self.body.get("overrides") or ()
+        )  # fmt: skip
+
+    @cached_property
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
         """(when, facts): what a range of releases does alike."""
         return tuple((Deferred(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
@@ -253,6 +276,7 @@ def is_built_in(path: str) -> bool:
 
 
 def _alternative(item: Mapping[str, Any], foreign: bool) -> Remedy:
+    safety, risk = stated_safety(item)
     return Remedy(
         require=item.get("require") or {},
         set_env=item.get("set_env") or {},
@@ -260,7 +284,8 @@ def _alternative(item: Mapping[str, Any], foreign: bool) -> Remedy:
         config=item.get("config") or {},
         call=item.get("call"),
         note=item.get("note"),
-        safety=FixSafety.SAFE if str(item.get("safe", "true")).lower() == "true" else FixSafety.UNSAFE,
+        safety=safety,
+        risk=risk,
         index_url=item.get("index_url"),
         then=item.get("then") or {},
         when=item.get("when") or {},

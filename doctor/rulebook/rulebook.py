@@ -10,7 +10,7 @@ from typing import Any
 
 from doctor.model import ABSENT
 from doctor.packages.records import ROLES, PackageRecords, names_with, records_of
-from doctor.rulebook.rule import Library, Rule
+from doctor.rulebook.rule import Library, Overridable, Rule
 
 from .cache import load_compiled, rule_folders
 from .compiled import Section, section_of
@@ -211,6 +211,11 @@ class Rulebook:
             for name, releases in table.items():
                 images.setdefault(name, {}).update(releases)
         return images
+
+    @cached_property
+    def overrides(self) -> tuple[Overridable, ...]:
+        """Return the parts that may be replaced although their owner pins them, of all libraries."""
+        return tuple(item for library in self.libraries.values() for item in library.overrides)
 
     @cached_property
     def packages(self) -> PackageRecords:

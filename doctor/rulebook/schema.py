@@ -36,6 +36,7 @@ REMEDIES = (
     "note",
 )  # one at least, else a fix does nothing
 CALLED = ("always", "maybe")  # when a call is made, where no condition of the job decides it
+SAFETIES = ("safe", "changes numbers", "risky")  # of a fix, as its rule states it
 BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 LOG_EXPECTATIONS = ("matches", "no match")
@@ -260,12 +261,15 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
         "set_env": shape.values(variable, shape.text), "unset_env": unset, "partial": shape.text,
         "config": shape.values(setting, shape.fact_value), "call": shape.sentence, "note": shape.text,
-        "safe": shape.boolean, "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
+        "safety": shape.choice(SAFETIES), "risk": shape.text,
+        "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
         "then": shape.values(shape.fact_key, outcome),
     }  # fmt: skip
     shape.mapping(value, at, checks)
     if not any(key in value for key in REMEDIES):
         raise shape.fault(at, f"a fix needs one of {', '.join(REMEDIES)}")
+    if value.get("safety", SAFETIES[0]) != SAFETIES[0] and "risk" not in value:
+        raise shape.fault((*at, "safety"), f"`safety: {value['safety']}` needs a `risk`: one sentence that says why")
 
 
 def _test(shape: Shape, value: Any, at: At) -> None:
@@ -336,6 +340,11 @@ def check_library(shape: Shape, content: Any) -> None:
 
     usual = shape.values(shape.fact_key, each)
     companions: dict[str, Check] = {"when": shape.condition, "usual": usual}
+    override: dict[str, Check] = {
+        "package": lambda value, at: distribution(shape, value, at),
+        "owner": lambda value, at: distribution(shape, value, at),
+        "range": text, "when": shape.condition, "facts": shape.items(shape.fact_key), "source": text,
+    }  # fmt: skip
     gpu: dict[str, Check] = {
         "sm": lambda value, at: shape.condition({"gpu.sm": value}, at),
         "cuda": lambda value, at: _version(shape, value, at), "memory_gib": text, "aliases": texts,
@@ -413,6 +422,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "companions": shape.items(lambda value, at: shape.mapping(value, at, companions, ("when", "usual"))),
         "calls": shape.values(text, shape.values(text, called)), "reach": texts,
         "script_calls": shape.items(lambda value, at: shape.mapping(value, at, script_call, ("call",))),
+        "overrides": shape.items(lambda value, at: shape.mapping(value, at, override, override)),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
         "images": shape.values(text, shape.values(text, image)),

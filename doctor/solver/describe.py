@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, PinnedRequirement, Severity
+from doctor.model import ABSENT, Change, ChangeKind, Fix, FixSafety, InstallPlan, PinnedRequirement, Severity
 from doctor.packages.flash_attn_build import build
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
@@ -21,6 +21,7 @@ from doctor.util.machine import Machine
 from .constraints import requirement_in
 from .cost import in_words
 from .effects import brings
+from .effort import kind_of, time_of
 from .install_plan import install_plan, wheel_target_of
 from .repair import CandidateFix, FixSearch, is_change
 
@@ -57,19 +58,34 @@ def as_fix(
     )
     changes = _changes(repair, outcome, resolves)
     plan = install_plan(repair.stack, repair.base.known, changes, outcome.plan.index_url, repair.rulebook.packages)
+    kind = kind_of(repair.stack, repair.base.known, outcome.plan, outcome.chosen)
     errors = {finding.rule for finding in repair.base.findings if finding.severity == Severity.ERROR}
     return Fix(
         title=_title(changes),
         changes=changes,
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
-        safety=outcome.safety,
+        safety=FixSafety.RISKY if plan.overridden else outcome.safety,
         note=" ".join(filter(None, (_note(repair, outcome, after, first, minimal), _wheel_note(repair, outcome, plan))))
         or None,
         plan=plan,
+        kind=kind,
+        time=time_of(repair.stack, repair.base.known, kind, outcome.chosen, plan.cuda),
+        risk=_risk(repair, outcome, plan),
         costs=(*in_words(repair.stack, outcome.chosen), *_source_builds(repair, outcome, plan)),
         regressions=regressions.of(outcome) if regressions is not None else None,
     )
+
+
+def _risk(repair: FixSearch, outcome: CandidateFix, plan: InstallPlan) -> str | None:
+    """Return what is not safe about it: as its rules say, and that a pin is overridden."""
+    said = [pick.alternative.risk for pick in outcome.plan.picks if pick.alternative.risk and not plan.overridden]
+    for line in plan.overridden:
+        owner = owner_of(line.package) or ""
+        version, pin = repair.stack.installed.get(owner, ""), repair.stack.pinned_by_owner(line.package)
+        wanted = f"{owner} {version} requires {line.package}=={pin}" if pin else f"{owner} pins {line.package}"
+        said.append(f"`pip check` then reports that {wanted}, and the next installation of {owner} puts it back")
+    return "; ".join(dict.fromkeys(said)) or None
 
 
 def _source_builds(repair: FixSearch, outcome: CandidateFix, plan: InstallPlan) -> Iterator[str]:
@@ -233,6 +249,10 @@ def _note(repair: FixSearch, outcome: CandidateFix, after: Assessment, first: bo
             f"Not checked on the changed environment: {', '.join(newly)}"
             + (f" (missing: {', '.join(f'`{key}`' for key in missing[:_MOST])}{more})." if missing else ".")
         )
+    overridden = repair.stack.overridden(outcome.chosen)
+    if overridden:
+        pins = ", ".join(f'"{name}=={outcome.chosen[name]}"' for name in sorted(overridden))
+        sentences.append(f"With uv: `override-dependencies = [{pins}]` in `[tool.uv]`.")
     if any(pick.trusted and not pick.alternative.call for pick in outcome.plan.picks):
         sentences.append("Cannot be verified in advance: re-run `attn-doctor check` on the machine afterwards.")
     elif outcome.plan.trusted:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
@@ -100,8 +101,32 @@ class PackageSet:
         key = ("completed", *sorted(chosen.items()))
         found: dict[str, str] | None = self.memo.get(key)
         if found is None:
-            found = self.memo[key] = self._completed(chosen)
+            found = self._completed(chosen)
+            followers = self._followers(chosen, found)
+            self.memo["followers", key] = followers
+            found = self.memo[key] = {**found, **followers}
         return found
+
+    def _followers(self, chosen: Versions, versions: Versions) -> dict[str, str]:
+        """The plain dependencies (tokenizers, huggingface-hub …) that an installer moves for the chosen releases.
+
+        No record has their releases: each is taken at a bound of the range, the lowest release that is named.
+        """
+        found: dict[str, str] = {}
+        torch = versions.get("torch")
+        for package, version in chosen.items():
+            for need in () if version == ABSENT else self.needs(package, version, torch):
+                present = found.get(need.package) or versions.get(need.package, ABSENT)
+                if present == ABSENT or _meets(need, present) or need.pin is not None or not self._plain(need.package):
+                    continue
+                bound = named_release(need.range)
+                if need.package not in chosen and bound is not None:
+                    found[need.package] = bound
+        return found
+
+    def _plain(self, package: str) -> bool:
+        """Whether an installer moves it by itself: not on record, no part of another package, and not held."""
+        return package not in self.index and owner_of(package) is None and self.free(package)
 
     def _completed(self, chosen: Versions) -> dict[str, str]:
         versions = {**self.installed, **chosen}
@@ -135,6 +160,7 @@ class PackageSet:
     def _moved(self, chosen: Versions) -> dict[str, str]:
         """The packages that are at another version once the chosen ones are in: those, and the parts of a owner."""
         versions, touched = self.completed(chosen), dict.fromkeys(chosen)
+        touched |= dict.fromkeys(self.memo["followers", ("completed", *sorted(chosen.items()))])
         for owner in OWNERS:
             if owner in chosen and chosen[owner] != self.installed.get(owner):
                 torch = versions.get("torch")
@@ -234,6 +260,18 @@ class PackageSet:
             return None
         return self.bundled_packages(owner, self.installed[owner], self.installed.get("torch")).get(part)
 
+    def overridden(self, chosen: Versions) -> frozenset[str]:
+        """The parts that are chosen themselves, and not at the version that their owner pins."""
+        found = set()
+        for name, version in chosen.items():
+            owner = owner_of(name)
+            own = ABSENT if owner is None else chosen.get(owner, self.installed.get(owner, ABSENT))
+            if owner is None or ABSENT in (version, own):
+                continue
+            if version != self.bundled_packages(owner, own, chosen.get("torch", self.installed.get("torch"))).get(name):
+                found.add(name)
+        return frozenset(found)
+
     def free(self, package: str) -> bool:
         """Whether the user lets it change; a part may wherever its owner may, unless it is held itself."""
         owner = owner_of(package)
@@ -254,6 +292,14 @@ class PackageSet:
     def movable(self, package: str) -> bool:
         """Whether another release could be chosen: on record and not held."""
         return package in self.index and self.free(package) and owner_of(package) is None
+
+
+def named_release(wanted: str) -> str | None:
+    """Return the lowest release that a range names and admits: a lower bound, else an upper one."""
+    bounds = [(operator, bound) for operator, bound in split_clauses(wanted) if operator in (">=", "~=", "<=", "==")]
+    bounds.sort(key=lambda item: item[0] == "<=")
+    texts = (bound.removesuffix(".*") for _, bound in bounds if not bound.startswith("="))
+    return next((text for text in texts if admits(wanted, text)), None)
 
 
 def _meets(need: Need, version: str) -> bool:

@@ -38,6 +38,7 @@ def install_plan(
         return InstallPlan()
     chosen = {change.name: change.after or ABSENT for change in packages}
     changed = [_line(stack, chosen, change) for change in packages if change.after is not None]
+    overridden = stack.overridden(chosen)
     held, notes = _held(stack, chosen, records)
     built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
     built += _torch_part(stack, chosen, built)
@@ -46,9 +47,10 @@ def install_plan(
     brought = brings(stack, torch) if torch != ABSENT else {}
     wheel = _wheel(stack, known, chosen, built)
     return InstallPlan(
-        changed=tuple(line for line in changed if line.package not in BUILT_AGAINST_TORCH),
+        changed=tuple(line for line in changed if line.package not in {*BUILT_AGAINST_TORCH, *overridden}),
         held=tuple(line for line in held if line.package not in BUILT_AGAINST_TORCH),
         built=tuple(built),
+        overridden=tuple(line for line in changed if line.package in overridden),
         removed=removed,
         reinstall=reinstall,
         along=_along(stack, chosen),
@@ -173,6 +175,12 @@ def _wheel(
         return None
     fitting = find(wheel_target_of(known, chosen.get("torch"), stack), line.version, near=False).fitting
     return fitting[0] if fitting else None
+
+
+def has_flash_attn_wheel(stack: PackageSet, known: FactResolver, version: str, torch: str | None) -> bool:
+    """Whether this release has an official wheel for the torch of a fix, or the installed one."""
+    target = wheel_target_of(known, torch, stack)
+    return target.torch is None or bool(find(target, version, near=False).fitting)  # unknown: not said to be compiled
 
 
 def wheel_target_of(known: Any, torch: str | None = None, stack: PackageSet | None = None) -> WheelTarget:

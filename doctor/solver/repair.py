@@ -11,12 +11,13 @@ from doctor.packages.requirements import normalized
 from doctor.rulebook.conditions import Condition, parse_conditions
 from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, reported_rules, rule_holds
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rule import Rule
+from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
 
 from .budget import Allowance, CandidateTried, RemedyRejected, SearchBudget
 from .cost import cost, series
 from .effects import changed_facts
+from .effort import kind_of
 from .environment import PackageSet
 from .plan import FixPlan, Pick
 from .remedies import builds_of, in_terms_of_job
@@ -38,10 +39,6 @@ class CandidateFix(NamedTuple):
     unclear: frozenset[str]  # error rules that cannot be judged
     cost: tuple[int, ...]
     conditions: tuple[str, ...] = ()  # of its remedies, that the facts leave unknown
-
-    def rank(self, target: frozenset[str]) -> tuple[Any, ...]:
-        """Return the order among outcomes: errors left, safety, the rule authors' order, then the cost."""
-        return len(self.firing), self.safety.rank, self.plan.order or (UNNAMED,), self.cost
 
     @property
     def safety(self) -> FixSafety:
@@ -105,6 +102,12 @@ class FixSearch:
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
         )
         self.usable = {p.library for p in assessment.predictions if p.selected is not None}
+
+    def rank(self, outcome: CandidateFix) -> tuple[Any, ...]:
+        """Return the order among outcomes: errors left, safety, effort, the rule authors' order, then the cost."""
+        kind = kind_of(self.stack, self.base.known, outcome.plan, outcome.chosen)
+        order = outcome.plan.order or (UNNAMED,)
+        return len(outcome.firing), outcome.safety.rank, kind.rank, order, outcome.cost
 
     def of_one(self, rule: Rule) -> FixSearch:
         """Return a search for this finding alone, whose fix may bring no error."""
@@ -180,9 +183,7 @@ class FixSearch:
             if outcome.firing <= self.firing:
                 candidates.append(outcome)
             for candidate in candidates:
-                if candidate.firing <= self.firing and (
-                    best is None or candidate.rank(self.firing) < best.rank(self.firing)
-                ):
+                if candidate.firing <= self.firing and (best is None or self.rank(candidate) < self.rank(best)):
                     best = candidate
             if best is not None and not best.firing:
                 break
@@ -291,8 +292,8 @@ class FixSearch:
         firing, unclear = set(), set()
         for rule in self.judged(known):
             holds = rule_holds(self.rulebook, rule, known)
-            if holds and rule.id not in plan.trusted:
-                firing.add(rule.id)
+            if holds and not plan.trusted.intersection((rule.id, *as_tuple(rule.body.get("yields_to")))):
+                firing.add(rule.id)  # what yields to a trusted rule follows from the same fault
             elif holds is None:
                 unclear.add(rule.id)
                 if rule.id in self.firing:
@@ -308,6 +309,16 @@ class FixSearch:
         self.budget.trace(CandidateTried(chosen, plan.env, left))
         costs = (*cost(self.stack, chosen), by_hand(plan))
         return CandidateFix(plan, chosen, facts, known, predictions, left, frozenset(unclear), costs, tuple(conditions))
+
+
+def unfused_selected(rulebook: Rulebook, known: FactResolver) -> frozenset[str]:
+    """Return the libraries of the job that write the scores out."""
+    return frozenset(
+        library.name
+        for library in rulebook.libraries.values()
+        if library.prefix and any(backend.unfused for backend in library.backends)
+        and known.value(f"{library.prefix}.selected") in {item.id for item in library.backends if item.unfused}
+    )  # fmt: skip
 
 
 def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:

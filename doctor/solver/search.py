@@ -241,7 +241,7 @@ def completed(repair: FixSearch, outcomes: Sequence[CandidateFix]) -> CandidateF
     """Return a complete fix where remedies of rules leave errors: by a new search, then from the best of them."""
     found = Search(repair).best()
     if found is None and outcomes:
-        begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))
+        begun = min(outcomes, key=repair.rank)
         found = Search(repair, repair.budget.continued, "continued from a partial fix").best(begun)
     return found or _from_the_end(repair)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from doctor.model import ChangeKind, Facts, Fix, FixSafety, Infeasible, Severity
 from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.relations import owner_of
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.rulebook import Rulebook
 
@@ -19,10 +20,13 @@ from .budget import SearchBudget
 from .constraints import Limits
 from .describe import as_fix
 from .environment import stack_of
+from .images import newer_images
 from .infeasibility_text import proofs
+from .overrides import overrides_of
 from .ranking import best_of
 from .repair import CandidateFix, FixSearch, downgrades_torch_line
 from .search import Search, better, completed, keeping_backend
+from .switches import switched_off
 
 Requirements = Callable[[], Mapping[str, Sequence[str]]]
 _DEFAULT = SearchBudget()
@@ -86,6 +90,9 @@ def _solve(
         outcomes += [outcome for outcome in named if errors or _improves(repair, outcome)]
         if any(map(_complete, outcomes)):
             break
+    outcomes += (*switched_off(repair), *newer_images(repair)) if errors else ()
+    restored = {name for item in outcomes if _complete(item) for name in item.chosen if owner_of(name)}  # to its pin
+    outcomes += (item for item in overrides_of(repair) if not restored & set(item.chosen))
     if deep and errors and not any(map(_complete, outcomes)):
         found = completed(repair, outcomes)  # no remedy fixes everything: search all releases
         outcomes += [found] if found is not None else []

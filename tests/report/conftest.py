@@ -48,7 +48,7 @@ def build_report(**changes):
             Remedy(
                 require={"nvidia-cudnn-cu12": "9.3.0.75"},
                 index_url="https://example.org/whl",
-                safety=FixSafety.UNSAFE,
+                safety=FixSafety.RISKY,
                 note="torch pins another",
             ),
             Remedy(set_env={"NVTE_FUSED_ATTN": "0"}, unset_env=("NVTE_FLASH_ATTN",)),

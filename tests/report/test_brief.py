@@ -77,7 +77,7 @@ def warning(rule: str, **more: object) -> Finding:
 def test_a_finding_that_no_fix_of_the_report_clears_shows_its_own(make_report):
     alone = warning("W001", alternatives=(Remedy(set_env={"A": "1"}), Remedy(set_env={"B": "2"})))
     risky = warning(
-        "W002", alternatives=(Remedy(require={"torch": "==2.8.0"}, unset_env=("C",), safety=FixSafety.UNSAFE),)
+        "W002", alternatives=(Remedy(require={"torch": "==2.8.0"}, unset_env=("C",), safety=FixSafety.RISKY),)
     )
     worded = warning("W003", alternatives=(Remedy(note="Ask the platform team."),))
     report = make_report()

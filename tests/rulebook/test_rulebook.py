@@ -22,7 +22,8 @@ message: found {nvidia-nccl-cu12.version}
 fix:
   - require: {nvidia-nccl-cu12: ">=2.20"}
     unset_env: NCCL_P2P_DISABLE
-    safe: false
+    safety: risky
+    risk: pip reports a conflict
   - note: ask the cluster's keepers
 """
 
@@ -79,7 +80,8 @@ def test_a_team_adds_rules(tmp_path, rulebook):
         Remedy(
             require={"nvidia-nccl-cu12": ">=2.20"},
             unset_env=("NCCL_P2P_DISABLE",),
-            safety=FixSafety.UNSAFE,
+            safety=FixSafety.RISKY,
+            risk="pip reports a conflict",
             foreign=True,
         ),
         Remedy(note="ask the cluster's keepers", foreign=True),

@@ -104,7 +104,7 @@ def test_what_is_sound_is_read_as_text(tmp_path):
         ),
         ('">=2.6"', '">=2.6.*"', 12, "`torch` needs a version range", None),
         ("{torch:", "{Flash_Attn:", 12, "no normalized distribution name", "did you mean `flash-attn`?"),
-        ('require: {torch: ">=2.6"}', "safe: maybe", 12, "needs true or false", None),
+        ('require: {torch: ">=2.6"}', "safety: maybe", 12, "needs one of safe, changes numbers, risky", None),
         ('require: {torch: ">=2.6"}', "index_url: pytorch", 12, "needs a URL", None),
         ("config: {workload.mask: causal}", "config: {gpu.sm: '9.0'}", 13, "sets `workload.…` keys", None),
         ("config: {workload.mask: causal}", "config: {workload.mask: no}", 13, "needs one of", None),

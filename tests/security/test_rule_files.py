@@ -32,7 +32,7 @@ CHECKED: dict[str, Any] = {
     "fix": [
         {
             "require": {"torch": ">=2.7,<2.9"}, "set_env": {"NVTE_FLASH_ATTN": "0"}, "unset_env": ["NVTE_X"],
-            "config": {"workload.dtype": "float16"}, "call": "f()", "note": "a note", "safe": "false",
+            "config": {"workload.dtype": "float16"}, "call": "f()", "note": "a note", "safety": "risky", "risk": "a risk",
             "index_url": "https://example.org/simple", "when": {"torch.cuda": "12.4"}, "build": "torch",
             "then": {"workload.dtype": "float16"},
         }

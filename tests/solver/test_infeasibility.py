@@ -102,8 +102,7 @@ def test_a_general_rule_that_yields_is_no_new_error():
     facts = given(torch="2.6.0").with_(fact("workload.mask", "causal", "test"))
     outcome = repair_of(rules, facts).evaluate(FixPlan(), {"torch": "2.8.0"})
     assert outcome is not None and outcome.firing == {"OWN002"}
-    (fix,) = solve(rules, facts, evaluate(rules, facts), index=WORLD)
-    assert fix.resolves == ("OWN001",) and fix.leaves == ("OWN002",)
+    assert solve(rules, facts, evaluate(rules, facts), index=WORLD) == ()  # an error would remain
 
 
 @pytest.mark.slow
@@ -120,5 +119,5 @@ def test_what_the_search_cannot_show_the_cases_do(seed: int):
     rules, facts = builtin_rulebook(), environment(seed)
     before = evaluate(rules, facts)
     fixes = solve(rules, facts, before)
-    assert fixes and all(fix.leaves == ("TE119",) for fix in fixes)
+    assert fixes == ()
     assert all(item.proved for item in no_fix(rules, facts, before, fixes))

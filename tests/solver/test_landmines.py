@@ -54,11 +54,11 @@ def changes(fix: Fix) -> dict[str, str | None]:
 
 #: what it is, the facts, the rule, what the recommended fix changes (or a part of it), what is said of the wrong one
 TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
-    ("A softcap", incident("a"), "TE101", {"transformer-engine": "2.1.0"}, "flash-attn==2.3.0"),
-    ("B bottom right", incident("b"), "TE103", {"torch": "2.8.0"}, "9.3.0.75"),
-    ("C xtuner", incident("c"), "XT001", {"use_varlen_attn": "true"}, "transformers<4.43"),
+    ("A softcap", incident("a"), "TE101", {"NVTE_FLASH_ATTN": "0"}, "flash-attn==2.3.0"),
+    ("B bottom right", incident("b"), "TE103", {"NVTE_FUSED_ATTN": "0"}, "9.3.0.75"),
+    ("C xtuner", incident("c"), "XT001", {"transformers": "4.42.4"}, "transformers<4.43"),
     ("D no backend", incident("d"), "TE111", {"NVTE_FLASH_ATTN": None, "v = torch.nn.functional.pad(v, (0, head_dim_qk - head_dim_v))": "…"}, "upgrading cuDNN"),
-    ("E interleaved", incident("e"), "TE120", {"transformer-engine": "1.12.0"}, "cuDNN"),
+    ("E interleaved", incident("e"), "TE120", {"NVTE_FUSED_ATTN": "0"}, "cuDNN"),
     ("F two cuDNNs", incident("f"), "TE130", {"CUDNN_HOME": "…", "LD_LIBRARY_PATH": "…"}, "alone"),
     ("1 two cuDNN wheels", given(versions({"torch": "2.8.0", "nvidia-cudnn-cu12": "9.10.2.21", "nvidia-cudnn-cu13": "9.19.0.56"})),
      "CUDNN003", {"nvidia-cudnn-cu13": None}, "same files"),
@@ -76,7 +76,7 @@ TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
      "FA001", {"dropout": "0.0"}, "no release has this kernel"),
     ("6 offsets", given({**versions({"torch": "2.8.0", "flash-attn": "2.8.3"}), "gpu.sm": "9.0", "gpu.name": "H100"},
      {"workload.framework": "flash_attn", "workload.num_heads": 128, "workload.num_kv_heads": 128, "workload.seq_len_q": 131072}),
-     "FA002", {"flash-attn": "2.8.3.post2"}, "2.8.3.post1"),
+     "FA002", {"call attention on slices of the batch (batch x length x heads x head dim below 2^31)": "…"}, "2.8.3.post1"),
     ("7 literal window", given({**versions({"torch": "2.8.0", "flash-attn": "2.8.3.post1", **dict.fromkeys(TE, "2.13.0")}),
      "python.version": "3.12.3", "gpu.sm": "9.0", "gpu.name": "H100"}),
      "TE150", {"flash-attn": "2.8.3"}, "literal version"),
@@ -86,13 +86,13 @@ TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
     ("9 two flash_attn.cute", given(versions({"torch": "2.8.0", "flash-attn": "2.8.3", "flash-attn-4": "4.0.0b36"})),
      "FA003", None, "0.0.0"),
     ("10 Blackwell", given({**versions({"torch": "2.7.1"}), "gpu.sm": "10.0", "gpu.name": "B200"}),
-     "TORCH001", {"torch": "2.8.0"}, "12.6 build"),
+     "TORCH001", {"torch": "2.7.1+cu128"}, "12.6 build"),
     ("10 Volta", given({**versions({"torch": "2.11.0"}), "gpu.sm": "7.0", "gpu.name": "V100"}),
-     "TORCH002", {"torch": "2.10.0"}, "sm 7.5"),
+     "TORCH002", {"torch": "2.11.0+cu126"}, "sm 7.5"),
     ("11 a shadowed cuDNN", given({**versions({"torch": "2.8.0", "nvidia-cudnn-cu12": "9.10.2.21", "cudnn": "9.1.0"}),
      "cudnn.path": "/usr/lib/libcudnn.so.9", "env.LD_LIBRARY_PATH": "/usr/lib"}),
      "CUDNN004", {"LD_LIBRARY_PATH": None}, "does not fix it"),
-    ("12 resolvable and broken", incident("c"), "XT001", {"pack_to_max_length": "true"}, "torch"),
+    ("12 resolvable and broken", incident("c"), "XT001", {"transformers": "4.42.4"}, "torch"),
 ]  # fmt: skip
 
 

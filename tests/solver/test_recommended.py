@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doctor.facts.vocabulary import fact
-from doctor.model import ChangeKind, Facts, Fix, FixSafety
+from doctor.model import ChangeKind, Facts, Fix, FixKind, FixSafety
 from doctor.report.fix_text import fix_lines
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook
@@ -121,16 +121,19 @@ def test_reasons_against_the_backends_bring_their_remedies():
     assert padded.resolves == newer.resolves == ("TE140",)
     assert "functional.pad(v" in padded.changes[0].name
     assert "`te.flash2` instead of `te.unfused`" in (padded.note or "")
-    assert "nvidia-cudnn-cu12>=9.14" in newer.changes[0].name
+    assert packages(newer)["nvidia-cudnn-cu12"] and newer.plan.overridden
     assert "`te.fused` instead of `te.unfused`" in (newer.note or "")
 
 
-def test_the_author_decides_where_the_release_has_no_drawback(own_rules):
+def test_what_costs_less_comes_first_whatever_the_author_s_order(own_rules):
     rules = own_rules(
-        OWN001={"when": {"torch.version": "2.6.0", "workload.mask": "causal"},
-                "fix": [{"require": {"torch": "==2.7.1"}}, {"config": {"workload.mask": "no_mask"}}]},
+        OWN001={"when": {"torch.version": "2.6.0", "workload.cp_comm_type": "a2a"},
+                "fix": [{"require": {"torch": "==2.7.1"}}, {"call": "patch()"},
+                        {"config": {"workload.cp_comm_type": "p2p"}}]},
     )  # fmt: skip
-    assert packages(fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)[0]) == {"torch": "2.7.1"}
+    found = fixes({"torch.version": "2.6.0", "workload.cp_comm_type": "a2a"}, rules)
+    assert [fix.kind for fix in found] == [FixKind.SETTING, FixKind.CODE, FixKind.RELEASE_LINE]
+    assert [fix.time for fix in found] == ["1 minute", "5 minutes", "10 minutes"]
 
 
 def test_a_fix_that_contains_another_complete_fix_is_not_shown(own_rules):
@@ -171,7 +174,7 @@ def test_a_release_that_keeps_a_fused_backend_precedes_the_unfused_one(own_rules
     )  # fmt: skip
     variables = [{change.name for change in fix.changes if change.kind == ChangeKind.ENV} for fix in found]
     assert variables[-1] == {"NVTE_FUSED_ATTN"}
-    assert bool(packages(found[0])) is kept and (not kept or "torch" in packages(found[0]))
+    assert bool(packages(found[0])) is kept and (not kept or "nvidia-cudnn-cu12" in packages(found[0]))
 
 
 # --- builds of torch ----------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def plan_of(
     """Return what has to be done, given what is installed."""
 
     lines = sort_lines(pins, platform_of(FactResolver(report.facts)), load_index())
-    stack = {line.package for line in (*pins.changed, *pins.held, *pins.built)}
+    stack = {line.package for line in (*pins.changed, *pins.overridden, *pins.held, *pins.built)}
     local = {name for name, kept in before.items() if kept.origin}
     moved = [
         f"{name}=={version}"
@@ -157,7 +157,7 @@ def plan_of(
         if not owner_of(name) and name not in local and name not in stack
     ]
     versions = {name: version for name, version in resolution.versions.items() if name in before}
-    versions |= {line.package: line.version for line in (*pins.changed, *sources, *compiled)}
+    versions |= {line.package: line.version for line in (*pins.changed, *pins.overridden, *sources, *compiled)}
     changes = [_change(name, before.get(name), version) for name, version in sorted(versions.items())]
     gone = tuple(name for name in pins.removed if name in before)
     again = [line for line in compiled if line.package in before and before[line.package].version == line.version]
@@ -212,6 +212,9 @@ class Work:
                 "installs",
                 first_step(self.installer, python, plan.requirements, self.pins, constraints, self.options),
             )
+        if self.pins.overridden:
+            lines = (line.requirement for line in self.pins.overridden)
+            yield "overrides", self.installer.install(python, ["--no-deps", *self.options, *lines])
         if plan.reinstall:
             arguments = ["--no-deps", self.installer.reinstall_option, *self.options, *plan.reinstall]
             yield "reinstalls", self.installer.install(python, arguments)

@@ -42,6 +42,7 @@ class Question:
     others: Mapping[str, str] = field(default_factory=dict)  # what else is installed: it may move if it must
     needs: tuple[str, ...] = ()  # requirements of what no registry has, and that is installed all the same
     built: tuple[str, ...] = ()  # pins that are compiled on the spot: no resolver reads them without help
+    overrides: tuple[str, ...] = ()  # requirements that replace a pin of their owner
     stays: tuple[str, ...] = ()  # held or built, and as it is installed: not what the fix is answerable for
     firm: frozenset[str] = frozenset()  # of those, what may not move at all
     constraints: tuple[str, ...] = ()  # files of the user's own ranges
@@ -141,6 +142,7 @@ def _ask(
             text = metadata((*question.pins, *question.held, *question.built), question.platform, index)
             (folder / "uv.toml").write_text(f"{text}\n{_described(question)}", "utf-8")
             stated = sorted({json.loads(name) for name in re.findall(r"(?m)^name = (.*)$", text)} | question.described)
+            (folder / "overrides.txt").write_text("".join(f"{line}\n" for line in question.overrides), "utf-8")
             command = _compile(question, installer, stated)
         else:
             command = _dry_run(question, installer, python, folder)
@@ -158,6 +160,8 @@ def _compile(question: Question, installer: Installer, stated: Sequence[str]) ->
     command += ["--python-platform", platform_tag(question.platform, question.glibc)]
     if not question.builds:
         command += [*ONLY_WHEELS, *(word for name in stated for word in ("--no-binary", name))]
+    if question.overrides:
+        command += ["--overrides", "overrides.txt"]
     if question.index_url:
         command += ["--extra-index-url", question.index_url, "--index-strategy", "unsafe-best-match"]
     return command + [word for path in question.constraints for word in ("--constraint", path)]

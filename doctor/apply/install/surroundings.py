@@ -81,6 +81,7 @@ def question_of(
             text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
         ),
         built=tuple(line.requirement for line in built if line.package not in (apart if line.held else local)),
+        overrides=tuple(line.requirement for line in pins.overridden),
         stays=tuple(line.requirement for line in (*pins.held, *built) if line.held and line.package not in apart),
         firm=frozenset(firm),
         constraints=tuple(str(Path(path).absolute()) for path in request.constraints) if request is not None else (),

@@ -104,6 +104,9 @@ def resolve_step(
     if installer.kind == "pip" and pins.built:
         names = ", ".join(line.requirement for line in pins.built)
         parts.append(f"not checked, source builds: {names}")
+    if pins.overridden:
+        names = ", ".join(line.requirement for line in pins.overridden)
+        parts.append(f"overrides a pin: {names}; `pip check` reports it afterwards")
     if resolution.outcome is None:
         parts.append("not verified")
     return VerificationStep(
