@@ -58,12 +58,13 @@ def apply_rules(
     if examined.declaration is None:
         return RuleVerdict(assessment, found, assessment)
     if not examined.declaration.open:
-        return _with_choices(rulebook, facts, RuleVerdict(assessment, found, assessment))
+        verdict = _with_choices(rulebook, facts, RuleVerdict(assessment, found, assessment))
+        return _with_unresolvable(rulebook, examined, verdict)
 
     from .version_ranges import judge_ranges  # door: manifests
 
     verdict = RuleVerdict(*judge_ranges(rulebook, facts, examined.declaration, assessment, ranges, grounds))
-    return _with_choices(rulebook, facts, verdict)
+    return _with_unresolvable(rulebook, examined, _with_choices(rulebook, facts, verdict))
 
 
 def _with_choices(rulebook: Rulebook, facts: Facts, verdict: RuleVerdict) -> RuleVerdict:
@@ -85,6 +86,24 @@ def _with_choices(rulebook: Rulebook, facts: Facts, verdict: RuleVerdict) -> Rul
         for item in verdict.found
     )
     return verdict._replace(found=found, chosen=chosen)
+
+
+def _with_unresolvable(rulebook: Rulebook, examined: DiagnosisInput, verdict: RuleVerdict) -> RuleVerdict:
+    """Return the verdict; what no resolver meets is an error."""
+    from .unresolvable import unresolvable  # door: manifests
+
+    errors, at_bounds = unresolvable(rulebook, examined, verdict.found, DECLARED_RANGE, verdict.chosen)
+    if not errors:
+        return verdict
+    base = at_bounds or verdict.to_fix
+    to_fix = replace(base, findings=_raised(base.findings, errors))
+    return verdict._replace(found=_raised(verdict.found, errors), to_fix=to_fix)
+
+
+def _raised(found: tuple[Finding, ...], errors: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    names = {item.rule for item in errors}
+    kept = (*errors, *(item for item in found if item.rule not in names))
+    return tuple(sorted(kept, key=lambda item: item.severity.rank))
 
 
 def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: Assessment) -> None:

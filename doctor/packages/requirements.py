@@ -11,6 +11,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import parse_version
 
 from .platform import Platform
@@ -102,3 +103,11 @@ def _need(text: str, platform: Platform, extras: frozenset[str]) -> Need | None:
     clauses = list(parsed.specifier)
     exact = len(clauses) == 1 and clauses[0].operator in ("==", "===") and not clauses[0].version.endswith(".*")
     return Need(normalized(parsed.name), str(parsed.specifier), clauses[0].version if exact else None)
+
+
+def named_release(wanted: str) -> str | None:
+    """Return the lowest release that a range names and admits: a lower bound, else an upper one."""
+    bounds = [(operator, bound) for operator, bound in split_clauses(wanted) if operator in (">=", "~=", "<=", "==")]
+    bounds.sort(key=lambda item: item[0] == "<=")
+    texts = (bound.removesuffix(".*") for _, bound in bounds if not bound.startswith("="))
+    return next((text for text in texts if admits(wanted, text)), None)

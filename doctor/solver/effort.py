@@ -69,7 +69,7 @@ def _another_line(stack: PackageSet, package: str, version: str) -> bool:
     if package == "torch":
         return series(version) != series(present)
     before, after = (parse_version(text).major for text in (present, version))
-    return before != after
+    return before != after and before > 0
 
 
 def compiled_packages(stack: PackageSet, known: FactResolver, chosen: Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
 from doctor.packages.relations import other_build, owner_of
-from doctor.packages.requirements import Need, admits, needs_of, normalized
+from doctor.packages.requirements import Need, admits, named_release, needs_of, normalized
 from doctor.rulebook.resolver import FactResolver
 
 from .constraints import Limits
@@ -292,14 +291,6 @@ class PackageSet:
     def movable(self, package: str) -> bool:
         """Whether another release could be chosen: on record and not held."""
         return package in self.index and self.free(package) and owner_of(package) is None
-
-
-def named_release(wanted: str) -> str | None:
-    """Return the lowest release that a range names and admits: a lower bound, else an upper one."""
-    bounds = [(operator, bound) for operator, bound in split_clauses(wanted) if operator in (">=", "~=", "<=", "==")]
-    bounds.sort(key=lambda item: item[0] == "<=")
-    texts = (bound.removesuffix(".*") for _, bound in bounds if not bound.startswith("="))
-    return next((text for text in texts if admits(wanted, text)), None)
 
 
 def _meets(need: Need, version: str) -> bool:

@@ -118,7 +118,7 @@ class FixSearch:
     def judged(self, known: FactResolver) -> Iterator[Rule]:
         """Yield the rules that may fire on facts and that a fix has to clear or must not bring."""
         for rule in self.rulebook.concerned(known.value):
-            if rule.severity in self._severities and rule is not self._extra:
+            if (rule.severity in self._severities or rule.id in self.firing) and rule is not self._extra:
                 yield rule
         if self._extra is not None:
             yield self._extra
