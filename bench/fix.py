@@ -66,7 +66,7 @@ def main() -> int:
         if not clear and sum(hopeless.values()) < options.hopeless:
             hopeless[_hopeless(rulebook, facts, before, fixes, reasons)] += 1
             sys.stderr.write(f"without a fix: seed {seed - 1}\n")
-        if options.uv and clear and _packages(clear[0]) and sum(accepted.values()) < options.accepted:
+        if options.uv and any(map(_packages, clear)) and sum(accepted.values()) < options.accepted:
             verdict, seconds = _compile(options.uv, facts, before, fixes)
             accepted[verdict] += 1
             if seconds:

@@ -227,6 +227,7 @@ class Change(NamedTuple):
     why: str
     resolves: tuple[str, ...] = ()
     foreign: bool = False  # from a rule that is not built in
+    edit: str | None = None  # the line of the project's own file that has to change, and what to write instead
 
 
 class PinnedRequirement(NamedTuple):
@@ -520,6 +521,7 @@ class Report:
     inputs: tuple[InputFile, ...] = ()  # what was read, as named
     read: tuple[ReadInput, ...] = ()  # the inputs of the diagnosis, and what each of them gave
     today: tuple[str, ...] = ()  # releases that an installer takes today, judged where no release was stated
+    options: str = ""  # that name the same target and job again
     drift: DriftCoverage | None = None  # of the installed sources; None where they were not to be analyzed
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1

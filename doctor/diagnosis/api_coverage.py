@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,12 +9,11 @@ from doctor.drift.findings import DriftReport, Release
 from doctor.model import DriftCoverage, Facts, NotAnalyzed
 from doctor.packages.records import OTHER, TRAINER, names_with
 from doctor.rulebook.rulebook import Rulebook
-from doctor.util.redact import tilde
 
 from .request import Request
+from .same_options import shell_word
 
 _MOST_NAMED = 6  # packages in one command; more are named by leaving all out
-_PLAIN = re.compile(r"[\w~./+-]+")  # what a shell takes as it is, `~` included
 
 
 def packages_of_job(rulebook: Rulebook, facts: Facts) -> tuple[str, ...] | None:
@@ -62,16 +58,10 @@ def _command(packages: Sequence[Release], request: Request, models: Sequence[Pat
 
 def _options(packages: Sequence[Release], request: Request, models: Sequence[Path]) -> Iterator[str]:
     if request.python is not None:
-        yield f"--python {_word(request.python)}"
+        yield f"--python {shell_word(request.python)}"
     if request.site_packages is not None:
-        yield f"--site-packages {_word(request.site_packages)}"
-    yield from (f"--code {_word(folder)}" for folder in request.code)
-    yield from (f"--model {_word(str(path))}" for path in models)
+        yield f"--site-packages {shell_word(request.site_packages)}"
+    yield from (f"--code {shell_word(folder)}" for folder in request.code)
+    yield from (f"--model {shell_word(str(path))}" for path in models)
     if len(packages) <= _MOST_NAMED:
-        yield from (f"--caller {_word(item.name)}" for item in packages if item.version)
-
-
-def _word(text: str) -> str:
-    short = tilde(text)
-    same = os.path.expanduser(short) == text  # noqa: PTH111 - no home of another user  # fmt: skip
-    return short if same and _PLAIN.fullmatch(short) else shlex.quote(text)
+        yield from (f"--caller {shell_word(item.name)}" for item in packages if item.version)

@@ -25,6 +25,7 @@ from .joint_fixes import fixes_for
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
 from .records import records_date, unexamined, unrecorded
 from .request import Request
+from .same_options import target_options
 from .single import diagnose_one
 from .suppressions import apply_suppressions, without_ignored
 from .version_ranges import RangeChoices, ranges_of
@@ -290,6 +291,7 @@ def _report(
         inputs=input_files(request),
         read=tuple(dict.fromkeys(item for one in environments for cell in one.cells for item in cell.examined.read)),
         today=tuple(dict.fromkeys(name for one in environments for cell in one.cells for name in cell.examined.today)),
+        options=target_options(request),
         drift=_coverage(apis),
     )
 

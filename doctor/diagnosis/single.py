@@ -18,6 +18,7 @@ from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
 from .records import records_date, unexamined, unrecorded
 from .request import Request
+from .same_options import target_options
 from .suppressions import apply_suppressions, without_ignored
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class _CaseDiagnosis:
             inputs=input_files(request),
             read=examined.read,
             today=examined.today,
+            options=target_options(request),
             drift=api.coverage,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from shlex import quote
 from textwrap import shorten
@@ -33,6 +34,7 @@ _MOST_FINDINGS = 5  # shown with their evidence; further ones in a line each
 _MOST_EVIDENCE = 3
 _MOST_NOTES = 3
 _LABEL = 10  # columns of the labels at the left
+_EDITABLE = re.compile(r"\S+\.(txt|in|toml):\d+ ")  # the place of a line that `fix --write` changes
 _SEVERITY_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
@@ -68,7 +70,7 @@ def brief(report: Report, style: Style) -> str:
     run_lines(page, report)
     if report.fixes:
         page.gap()
-        numbered_fixes(page, report.fixes)
+        numbered_fixes(page, report)
     else:
         _no_fix(page, report)
     unexpected = [note for note in report.notes if note not in report.expected]
@@ -103,7 +105,7 @@ def added(report: Report, before: Report, style: Style) -> str:
         return page.text() if new else ""
     if new and report.fixes and report.fixes != before.fixes:
         page.gap()
-        numbered_fixes(page, report.fixes)
+        numbered_fixes(page, report)
     if report.drift is not None and report.drift.analyzed and not new:
         names = report.drift.analyzed
         page.say(
@@ -255,10 +257,11 @@ def _missing(prediction: Prediction) -> str:
     return f"missing: {', '.join(f'`{key}`' for key in named)}{more}"
 
 
-def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool = False) -> None:
+def numbered_fixes(page: Page, report: Report, *, commands_of_all: bool = False) -> None:
     """Write the fixes, the first with its commands; the others with theirs where they are short."""
+    fixes = report.fixes
     hidden = not commands_of_all and any(_hides_commands(fix) for fix in fixes[1:])
-    more = "pick one; `attn-doctor fix` shows the commands of all" if hidden else "pick one"
+    more = "pick one; `attn-doctor fix` with the same options shows the commands of all" if hidden else "pick one"
     page.line("Fix" if len(fixes) == 1 else f"Fix ({more})", "label", lead=len("Fix"))
     for number, fix in enumerate(fixes, 1):
         risky = "" if fix.safe else str(fix.safety)
@@ -277,11 +280,22 @@ def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool 
         page.say(headed, lead=f"  {number}", look="label", hang=4)
         if not commands_of_all:  # comments explain, and settings are in the title
             lines = [line for line in lines if not line.startswith("#") and line not in title]
+        if number == 1 or commands_of_all:
+            _edits(page, report, fix)
         if number == 1 or commands_of_all or (len(lines) == 1 and len(lines[0]) <= page.style.width - 6):
             for line in lines:
                 page.line(f"      {line}", "command")
         if (number == 1 or commands_of_all) and texts:
             page.say("; ".join(texts), indent=6, hang=6)
+
+
+def _edits(page: Page, report: Report, fix: Fix) -> None:
+    """Write which lines of the project's own files have to change, and the command that changes them."""
+    texts = [change.edit for change in fix.changes if change.edit]
+    if texts and fix == report.package_fix and any(_EDITABLE.match(text) for text in texts):
+        page.line(f"      attn-doctor fix {report.options} --write", "command")
+    for text in texts:
+        page.say(text, indent=6, hang=6)
 
 
 def _in_title(cost: str) -> bool:

@@ -195,7 +195,7 @@ def _ways_out(page: Page, finding: Finding) -> None:
 
 
 def _fixes(page: Page, report: Report) -> None:
-    numbered_fixes(page, report.fixes, commands_of_all=True)
+    numbered_fixes(page, report, commands_of_all=True)
     for fix in report.fixes:
         _changes(page, fix, {finding.summary for finding in report.findings})
         if fix.regressions:

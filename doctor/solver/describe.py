@@ -129,7 +129,10 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
         wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
         why = _why_package(repair, outcome, name, version, wanted, resolves)
         cleared = tuple(rule for rule in wanted if rule in resolves) or resolves
-        changes.append(Change(ChangeKind.PACKAGE, name, before, None if version == ABSENT else version, why, cleared))
+        after = None if version == ABSENT else version
+        changes.append(
+            Change(ChangeKind.PACKAGE, name, before, after, why, cleared, edit=_edit_of(repair, name, version))
+        )
     for name, value in plan.env.items():
         present = repair.base.known.value(f"env.{name}")
         if is_change(present, value):
@@ -200,10 +203,16 @@ def _why_package(
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
         if brought and brought != ABSENT:
             reasons.append(f"this build brings cuDNN {brought}")
-    line = stack.limits.declared.get(name)
-    if line is not None and version != ABSENT and not (line.version is None and admits(line.range, version)):
-        reasons.append(_to_edit(line, version))
-    return "; ".join(reasons)
+    edit = _edit_of(repair, name, version)
+    return "; ".join([*reasons, *([edit] if edit else [])])
+
+
+def _edit_of(repair: FixSearch, name: str, version: str) -> str | None:
+    """Return which line of the project's files has to change, and to what; None where none excludes the release."""
+    line = repair.stack.limits.declared.get(name)
+    if line is None or version == ABSENT or (line.version is None and admits(line.range, version)):
+        return None
+    return _to_edit(line, version)
 
 
 def _to_edit(line: DeclaredRequirement, version: str) -> str:
