@@ -9,6 +9,7 @@ from doctor.apply.edit.edits import edits_of
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.model import Report, Severity
+from doctor.report.install_commands import override_commands
 from doctor.report.requirements import settings_of
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.printable import one_printable_line, printable_path
@@ -43,6 +44,9 @@ def _why_nothing(report: Report, names: Sequence[str]) -> str:
     errors = [finding.rule for finding in report.findings if finding.severity == Severity.ERROR]
     if not report.fixes:
         why = f"no fix is known for {', '.join(errors)}" if errors else "no problem to fix"
+    elif report.package_fix is not None and report.package_fix.plan.overridden:
+        (command,) = override_commands(report.package_fix.plan)
+        why = f"no requirements file overrides a pin: `{command.text}`"
     elif report.package_fix is not None and report.package_fix.changes_packages:
         why = "already up to date"
     else:

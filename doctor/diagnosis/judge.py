@@ -19,6 +19,7 @@ from doctor.rulebook.usual import weigh
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
+from .unresolvable import unresolvable
 
 if TYPE_CHECKING:
     from doctor.rulebook.shared import SharedEvaluations
@@ -90,8 +91,6 @@ def _with_choices(rulebook: Rulebook, facts: Facts, verdict: RuleVerdict) -> Rul
 
 def _with_unresolvable(rulebook: Rulebook, examined: DiagnosisInput, verdict: RuleVerdict) -> RuleVerdict:
     """Return the verdict; what no resolver meets is an error."""
-    from .unresolvable import unresolvable  # door: manifests
-
     errors, at_bounds = unresolvable(rulebook, examined, verdict.found, DECLARED_RANGE, verdict.chosen)
     if not errors:
         return verdict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import fact, parse_version
@@ -12,9 +13,11 @@ from doctor.packages.requirements import named_release
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.manifests.base import DeclaredRequirement
 
 from .diagnosis_input import DiagnosisInput
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.base import DeclaredRequirement
 
 #: Files whose lines one command installs together; in a script, a later command may replace what was there.
 _TOGETHER = (".txt", ".in", ".toml")

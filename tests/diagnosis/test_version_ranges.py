@@ -231,7 +231,7 @@ def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):
     packages = {"torch": "2.11.0", "vllm": "0.25.0", "transformers": "5.4.0"}
     lock = "".join(f'[[package]]\nname = "{name}"\nversion = "{pin}"\n' for name, pin in packages.items())
     pins = "".join(f"{name}=={pin}\n" for name, pin in packages.items())
-    for file, text, severity in (("pdm.lock", lock, "note"), ("requirements.txt", pins, "warning")):
+    for file, text, severity in (("pdm.lock", lock, "note"), ("requirements.txt", pins, "error")):
         found = by_rule(session.diagnose(Request(declared=(str(write(file, text)),), run=False)))
         assert found["DCL048"].severity == severity
 

@@ -120,7 +120,8 @@ def changes_of(report: Report) -> ChangeSet | None:
     fix = report.package_fix
     if fix is None or not fix.changes_packages:
         return _narrowed(report)
-    packages = [change for change in fix.changes if change.kind == ChangeKind.PACKAGE]
+    overridden = {line.package for line in fix.plan.overridden}  # next to the pin, no resolver would take it
+    packages = [change for change in fix.changes if change.kind == ChangeKind.PACKAGE and change.name not in overridden]
     known = FactResolver(report.facts)
     stack = stack_of(report.facts, known, load_index())
     chosen = {change.name: change.after or ABSENT for change in packages}
