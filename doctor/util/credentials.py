@@ -31,7 +31,8 @@ _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("eyJ",), r"(?<!\w)(?<!\w-)eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]+", HIDDEN),
     (("-----BEGIN",),
      r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\w+/=\s]|\\[nr]){0,5000}(?:-----END [A-Z ]*-----)?", HIDDEN),
-    (("=",), r"(?i)((?:[?&#]|&amp;)(?:sig|signature|key|code|pass|pw|X-(?:Amz|Goog)-\w{1,40})=)[^&\s\"'<>`\\)]+",
+    (("?", "&", "#"),
+     r"(?i)((?:[?&#]|&amp;)(?:sig|signature|key|code|pass|pw|X-(?:Amz|Goog)-\w{1,40})=)[^&\s\"'<>`\\)]+",
      rf"\1{HIDDEN}"),
     (("earer ",), r"(?i)(\bbearer[ \t]+)(?=\S{0,200}\d)[\w.~+/=-]{8,}", rf"\1{HIDDEN}"),
     # conda's `/t/TOKEN/`; the address of a forum has a number after its `/t/title/`.
@@ -50,6 +51,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
      rf"\1{HIDDEN}"),
     ((" login ",), r"(\blogin[ \t]+(?:--?[\w-]{1,30}[ \t]+){0,3})[0-9a-f]{40}\b", rf"\1{HIDDEN}"),
 )  # fmt: skip
+_MARKS = frozenset(mark for marks, _, _ in _SHAPES for mark in marks)
 #: Texts that the name of a secret contains.
 _STEMS = (
     "token", "passw", "passphrase", "passcode", "pwd", "secret", "_key", "-key", "apikey", "accesskey",
@@ -103,7 +105,9 @@ _PLACEHOLDER = re.compile(
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _BEFORE = re.compile(r"([A-Za-z]+)[ \t]$")
-_JSON_STRING = r'"((?:[^"\\]+|\\.)*)"'
+#: A string of JSON, or what is left of one that does not end, with its last quote. No text takes a second attempt.
+_JSON_STRING = r'(?s)("[^"\\]*(?:\\.?[^"\\]*)*("|\Z))'
+_LEAST = 5  # characters of a text with a credential in it, as `&pw=1`
 _ONE_QUOTE = r"\\*(?:[\"'`]|&(?:quot|apos|#0*3[49]|#x2[27]);)"
 _QUOTE = rf"(?:(?:{_ONE_QUOTE}){{5}}|{_ONE_QUOTE})"  # five: as a shell writes a quote inside of quotes
 _BETWEEN = rf"{_QUOTE}?[ \t]{{0,4}}(?:(?:=>|:=|==?|:(?![:/])|%3A)[ \t]{{0,4}}|(?:>|&gt;)(?!{_ONE_QUOTE}))"
@@ -119,9 +123,11 @@ _VALUE = (
 
 def without_credentials(text: str) -> str:
     """Return the text with passwords and tokens as `…`, in addresses, after their names and on their own."""
-    for marks, pattern, shown in _SHAPES:
-        if any(mark in text for mark in marks):
-            text = re.sub(pattern, shown, text)
+    marked = set(filter(text.__contains__, _MARKS))
+    if marked:
+        for marks, pattern, shown in _SHAPES:
+            if not marked.isdisjoint(marks):
+                text = re.sub(pattern, shown, text)
     spans = list(_named_values(text))
     if not spans:
         return text
@@ -151,22 +157,26 @@ def names_secret(name: str) -> bool:
 def json_without_credentials(text: str) -> str:
     """Return JSON, or lines of JSON, with the credentials of each of its strings as `…`; its structure stays."""
     parts: list[str] = []
-    done, key = 0, ""
-    for found in re.finditer(_JSON_STRING, text):
-        parts.append(_part_without_credentials(text[done : found.start()]))
-        done = found.end()
-        shown = _json_string(found[0], key if text[found.start() - 1 : found.start()] in ": " else "")
-        parts.append(shown)
-        key = found[1] if text[done : done + 1] == ":" else ""
-    return "".join((*parts, _part_without_credentials(text[done:])))
+    secret = ""  # the key of a string, if it names a secret
+    pieces = re.split(_JSON_STRING, text)
+    for before, written, quote, after in zip(pieces[::3], pieces[1::3], pieces[2::3], pieces[3::3], strict=False):
+        key = secret if before[-1:] in ": " else ""
+        if not quote:
+            hidden = key and not _is_no_secret(written[1:], key, number_hides=True)
+            return "".join((*parts, f'{before}"{HIDDEN}' if hidden else _part_without_credentials(before + written)))
+        parts.append(_part_without_credentials(before) if len(before) >= _LEAST else before)
+        is_short = len(written) <= _SHORT
+        parts.append(_short_json_string(written, key) if is_short else _json_string(written, key))
+        secret = "" if after[:1] != ":" else _short_secret(written) if is_short else _secret(written)
+    return "".join((*parts, _part_without_credentials(pieces[-1])))
 
 
-def _json_string(written: str, key: str) -> str:
-    """Return one string of JSON, the value of `key`, without credentials."""
-    if key and names_secret(key) and not _is_no_secret(written[1:-1], key, number_hides=True):
+def _json_string(written: str, secret: str) -> str:
+    """Return one string of JSON without credentials; `secret` is its key, where that names a secret."""
+    if secret and not _is_no_secret(written[1:-1], secret, number_hides=True):
         return f'"{HIDDEN}"'
     if "\\" not in written:
-        return f'"{_part_without_credentials(written[1:-1])}"'
+        return f'"{without_credentials(written[1:-1])}"'
     try:
         value = json.loads(written)
     except ValueError:  # no JSON after all
@@ -175,13 +185,23 @@ def _json_string(written: str, key: str) -> str:
     return written if shown == value else json.dumps(shown, ensure_ascii=written.isascii())
 
 
+def _secret(written: str) -> str:
+    """Return a key of JSON without its quotes if it names a secret; else nothing."""
+    return written[1:-1] if names_secret(written[1:-1]) else ""
+
+
+#: Short strings are remembered: most of JSON are keys and words that come again and again.
+_short_json_string = lru_cache(maxsize=4096)(_json_string)
+_short_secret = lru_cache(maxsize=4096)(_secret)
+
+
 def _part_without_credentials(text: str) -> str:
     return without_credentials(text) if len(text) > _SHORT else _short_without_credentials(text)
 
 
 @lru_cache(maxsize=4096)
 def _short_without_credentials(text: str) -> str:
-    """Remember short texts: most of JSON is keys and what is between strings, again and again."""
+    """Remember short texts: what is between the strings of JSON comes again and again."""
     return without_credentials(text)
 
 
@@ -205,7 +225,7 @@ def _stems(text: str) -> list[int]:
     if len(lower) != len(text):  # a letter whose small form is longer would shift the positions
         lower = "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
     found: list[int] = []
-    for stem in _STEMS:
+    for stem in filter(lower.__contains__, _STEMS):
         at = lower.find(stem)
         while at >= 0:
             found.append(at)

@@ -38,7 +38,7 @@ def printable_path(path: object) -> str:
 def safe_text(text: str, *, colored: bool = False) -> str:
     """Return a whole answer with control characters spelled out; with `colored`, color sequences stay."""
     if not colored:
-        return re.sub(_CONTROL, _spelled, text)
+        return printable(text)
     return re.sub(f"({_COLOR})|{_CONTROL}", lambda match: match[1] or _spelled(match), text)
 
 

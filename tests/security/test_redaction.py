@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from doctor.util.credentials import without_credentials
+from doctor.util.outgoing import outgoing
 from doctor.util.redact import is_secret
 from tests.helpers.secrets import FIXED, ORDINARY, SHAPES, canary
 
@@ -63,6 +66,20 @@ def test_redaction_is_linear() -> None:
             without_credentials(text)
             times.append(time.process_time() - began)
         assert times[1] < 3 and times[1] < 10 * times[0] + 0.2, (unit, times)
+
+
+@pytest.mark.parametrize("unit", ["x", '\\"', "\\\\", "\\\n", '" ', '"a": "b", '])
+def test_json_that_breaks_off_inside_of_a_string_is_read_in_linear_time(unit: str) -> None:
+    code = "import sys; from doctor.util.outgoing import outgoing; outgoing(sys.stdin.read())"
+    for end in ("", "\\", '"'):
+        text = '{"a": "' + unit * (100_000 // len(unit)) + end
+        subprocess.run([sys.executable, "-c", code], input=text, text=True, timeout=30, check=True, cwd=ROOT)
+
+
+def test_a_secret_in_json_that_breaks_off_is_hidden() -> None:
+    secret = canary(1)
+    for text in (f'{{"a": 1, "password": "{secret}', f'[x] password="{secret}', f'{{"a": "--token {secret}'):
+        assert secret not in outgoing(text)
 
 
 @pytest.fixture
