@@ -13,33 +13,46 @@ from .vocabulary import nearest, parse, term
 
 FIELDS = ("value", "source", "raw", "problem", "assumed", "via")
 UNKNOWN = "unknown when the file was written"  # the problem of a null that names none
-#: `parse` for the many facts of a batch, which repeat each other; True is not 1.
-_parsed = lru_cache(maxsize=16384, typed=True)(parse)
 
 
 def read_fact(key: str, given: Any, source: str) -> Fact:
     """Return the fact of a plain value or of the long form; a null is unknown. DoctorError for a bad value."""
-    fields: Mapping[str, Any] = given if isinstance(given, dict) else {"value": given}
+    if isinstance(given, (str, int, float)):
+        return _plain_fact(key, given, source)
+    return _of_long_form(key, given, source) if isinstance(given, dict) else _fact(key, given, source)
+
+
+@lru_cache(maxsize=16384, typed=True)  # True is not 1
+def _plain_fact(key: str, value: str | float, source: str) -> Fact:
+    """Remember the facts of a batch, which repeat each other."""
+    return Fact(key, parse(key, value), source)
+
+
+def _of_long_form(key: str, fields: Mapping[str, Any], source: str) -> Fact:
     stray = next((name for name in fields if name not in FIELDS), None)
     if stray is not None:
         raise DoctorError(f"`{key}`: unknown key `{stray}`", nearest(stray, FIELDS))
     raw, problem, via = (_text(fields, name) for name in ("raw", "problem", "via"))
-    source = _text(fields, "source") or source
     assumed = str(fields.get("assumed", "")).lower() == "true"
-    value = fields.get("value")
+    return _fact(key, fields.get("value"), _text(fields, "source") or source, raw, problem, assumed, via)
+
+
+def _fact(
+    key: str,
+    value: Any,
+    source: str,
+    raw: str | None = None,
+    problem: str | None = None,
+    assumed: bool = False,
+    via: str | None = None,
+) -> Fact:
+    """Return the fact in canonical form; DoctorError for another kind of value, or for a list inside a list."""
     if value is None:
         term(key)
         return Fact(key, None, source, raw, problem or UNKNOWN, assumed, via)
-    return Fact(key, read_value(key, value), source, raw, problem, assumed, via)
-
-
-def read_value(key: str, value: Any) -> Any:
-    """Return a value in canonical form; DoctorError for another kind of value, or for a list inside a list."""
-    if isinstance(value, (str, int, float)):
-        return _parsed(key, value)
     if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
         raise DoctorError(f"`{key}`: needs a value of kind {term(key).kind}, found {kind_of(value)}")
-    return parse(key, value)
+    return Fact(key, parse(key, value), source, raw, problem, assumed, via)
 
 
 def kind_of(value: Any) -> str:

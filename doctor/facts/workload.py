@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from doctor.errors import DoctorError
@@ -125,16 +126,22 @@ def check_value(key: str, value: Any) -> None:
         raise DoctorError(f"`{key}`: needs a number from 0 (none) up, found `{value}`")
 
 
-def _keys(key: str, named: set[str], recorded: bool) -> Iterator[str]:
-    """Yield the full keys that a written key means, but for those that the mapping names itself."""
+def _keys(key: str, named: set[str], recorded: bool) -> Sequence[str]:
+    """Return the full keys that a written key means, but for those that the mapping names itself."""
+    meant = _meant(key, recorded)
+    if len(meant) == 1:
+        return meant
+    return [full for full in meant if full.removeprefix(PREFIX) not in named]  # `head_dim` means two
+
+
+@lru_cache(maxsize=1024)
+def _meant(key: str, recorded: bool) -> tuple[str, ...]:
+    """Return the full keys that a written key means; DoctorError for one that a workload cannot state."""
     bare = key.removeprefix(PREFIX)
-    meant = ALIASES.get(bare, (bare,))
-    for name in meant:
-        if len(meant) == 1 or name not in named:  # `head_dim` means two, and the file may name one of them
-            full = PREFIX + name
-            if not (_exists(full) if recorded else _givable(full)):
-                raise _unknown_key(key, bare)
-            yield full
+    full = tuple(PREFIX + name for name in ALIASES.get(bare, (bare,)))
+    if not all(_exists(name) if recorded else _givable(name) for name in full):
+        raise _unknown_key(key, bare)
+    return full
 
 
 def _unknown_key(key: str, bare: str) -> DoctorError:

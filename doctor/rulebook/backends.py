@@ -44,7 +44,8 @@ class Predictor:
 
     def __call__(self, known: FactResolver, key: str) -> Fact | None:
         """The fact of `key`, or None when no prediction answers it."""
-        if not self.answers(key):
+        answers = self._rulebook.predicted.get(key)
+        if answers is False or (answers is None and not self.answers(key)):
             return None
         prefix, _, rest = key.partition(".")
         if (decision := self._rulebook.decisions.get(key)) is not None:

@@ -41,6 +41,13 @@ class CompiledBody(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in (self._details_of() if _is_detail(str(key)) else self._head)
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return one part, or the default; faster than what Mapping makes of `__getitem__`."""
+        found = self._head.get(key)
+        if found is not None:
+            return found
+        return self._details_of().get(key, default) if _is_detail(key) else default
+
     def __iter__(self) -> Iterator[str]:
         yield from self._head
         yield from self._details_of()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partial
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple, Protocol
 
 from doctor.errors import DoctorError
@@ -30,8 +31,7 @@ class FactLookup(Protocol):
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b, ">": lambda a, b: a > b, "<": lambda a, b: a < b,
+    ">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt,
 }  # fmt: skip
 
 
@@ -191,14 +191,24 @@ class Deferred(Condition):
         """The parts in order; one that is not reached is not parsed."""
         return self._parsed if len(self._parsed) == len(self._items) else self._parse()
 
-    def _parse(self) -> Iterator[Condition]:
-        for position, (key, wanted) in enumerate(self._items):
+    def _parse(self, start: int = 0) -> Iterator[Condition]:
+        for position, (key, wanted) in enumerate(self._items[start:], start):
             if position == len(self._parsed):
                 self._parsed.append(parse_conditions({key: wanted}))
             yield self._parsed[position]
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
-        return _all_hold(self.parts, known)
+        verdict: bool | None = True
+        for part in self._parsed:
+            holds = part.holds(known)
+            if holds is False:
+                return False
+            if holds is None:
+                verdict = None
+        if len(self._parsed) == len(self._items):
+            return verdict
+        left = _all_hold(self._parse(len(self._parsed)), known)
+        return left if left is False else verdict and left
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
         return All(tuple(self.parts)).leaves()
@@ -272,15 +282,15 @@ def _meaning(key: str, wanted: Any) -> Meaning:
         return _list_meaning(key, kind, [str(item) for item in wanted])
     text = str(wanted).strip() if not isinstance(wanted, (bool, list)) else str(wanted).lower()
     if text == PRESENT:
-        return Meaning(PRESENT, ABSENT, lambda value: value != ABSENT)
+        return Meaning(PRESENT, ABSENT, partial(ne, ABSENT))
     if text == ABSENT:
-        return Meaning(ABSENT, PRESENT, lambda value: value == ABSENT)
+        return Meaning(ABSENT, PRESENT, partial(eq, ABSENT))
     clauses = tuple(split_clauses(text))
     if not clauses:
         literal = parse(key, wanted)
         if kind in (VERSION, SM):
             return _range_meaning(key, kind, (("==", str(literal)),), str(literal))
-        return Meaning(text, f"not {text}", lambda value: value == literal)
+        return Meaning(text, f"not {text}", partial(eq, literal))
     return _range_meaning(key, kind, clauses, text)
 
 
@@ -288,7 +298,7 @@ def _list_meaning(key: str, kind: str, items: list[str]) -> Meaning:
     text = ", ".join(items)
     options = frozenset(parse(key, item) for item in items)
     if kind != VERSION:
-        return Meaning(f"one of {text}", f"none of {text}", lambda value: value in options)
+        return Meaning(f"one of {text}", f"none of {text}", options.__contains__)
 
     def is_one(value: Any) -> bool | None:  # 2.6 is 2.6.0, and 2.6.0+cu124 is one too
         if value == ABSENT or value in options:
@@ -324,7 +334,7 @@ def _range_meaning(key: str, kind: str, clauses: tuple[tuple[str, str], ...], te
     def compare(value: Any) -> bool:
         if value == ABSENT and not only_unequal:
             return False
-        return all(holds(value, bound) for holds, bound in bounds)
+        return all([holds(value, bound) for holds, bound in bounds])  # few: a generator costs more than all of them
 
     return Meaning(text, needs, compare)
 

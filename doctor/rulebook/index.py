@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .conditions import All, Condition, Leaf, parse_conditions
+from .conditions import All, AnyOf, Condition, Leaf, Not, parse_conditions
 from .resolver import FactResolver
 from .rule import Library, Rule
 
@@ -71,16 +71,31 @@ class RuleIndex:
                 continue
             if self._is_of_another_release(rule, version):
                 continue
-            rest: list[Condition] = []
-            for part in _all_parts(rule.when):
-                verdict = self._of_version(part, version)
-                if verdict is False:
-                    break
-                if verdict is None:
-                    rest.append(part)
-            else:
-                entries.append((position, rule, tuple(rest)))
+            rest = self._left_of(rule.when, version)
+            if rest is not False:
+                entries.append((position, rule, () if rest is True else _all_parts(rest)))
         return entries
+
+    def _left_of(self, when: Condition, version: str | None) -> Condition | bool:
+        """Return what is left of a condition when the version is known; True or False where nothing is."""
+        if isinstance(when, Leaf):
+            verdict = self._of_version(when, version)
+            return when if verdict is None else verdict
+        if isinstance(when, Not):
+            part = self._left_of(when.part, version)
+            return not part if isinstance(part, bool) else when if part is when.part else Not(part)
+        assert isinstance(when, (All, AnyOf))
+        decisive = isinstance(when, AnyOf)
+        left: list[Condition] = []
+        for part in when.parts:
+            rest = self._left_of(part, version)
+            if rest is decisive:
+                return decisive
+            if not isinstance(rest, bool):
+                left += rest.parts if type(rest) is type(when) else (rest,)
+        if not left:
+            return not decisive
+        return left[0] if len(left) == 1 else type(when)(tuple(left))
 
     def _is_of_another_release(self, rule: Rule, version: str | None) -> bool:
         """Whether the version alone keeps the rule silent: the rest of its condition need not be parsed then."""

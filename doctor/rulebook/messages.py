@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion
 
@@ -38,10 +40,10 @@ def message_of(rule: Rule, known: FactResolver) -> str:
 
 def unexamined(rule: Rule, known: FactResolver) -> str:
     """Say to which release the rule's claim was examined, where a later one is found; empty otherwise."""
-    stated = rule.body.get("examined_to")
-    if not stated:
+    if not rule.examined_to:
         return ""
-    later = [f"{name} {newest}" for name, newest in stated.items() if _is_later(known.value(f"{name}.version"), newest)]
+    stated = rule.examined_to.items()
+    later = [f"{name} {newest}" for name, newest in stated if _is_later(known.value(f"{name}.version"), newest)]
     return f"not examined after {', '.join(later)}" if later else ""
 
 
@@ -62,25 +64,73 @@ def interpolate(message: str, known: FactResolver) -> str:
     whose value is unknown is left out.
     """
 
-    def known_items(match: re.Match[str]) -> str:
-        items = match[1].split(", ")
-        kept = [
-            item for item in items if all(known.look_up(key).value is not None for key in PLACEHOLDER.findall(item))
-        ]
-        if not any(PLACEHOLDER.search(item) for item in kept):
-            return ""
-        found = "found " if items[0].startswith("found ") and not kept[0].startswith("found ") else ""
-        return f" ({found}{', '.join(kept)})"
+    if "{" not in message:
+        return message
+    return "".join([piece if isinstance(piece, str) else piece.filled(known) for piece in _pieces(message)])
 
-    def replace(match: re.Match[str]) -> str:
-        value = known.look_up(match[1]).value
+
+class _Value(NamedTuple):
+    """One placeholder."""
+
+    key: str
+    unit: str  # " bytes" after it, which a size brings itself
+
+    def filled(self, known: FactResolver) -> str:
+        value = known.look_up(self.key).value
         if value is None:
             return "(unknown)"
-        if match[1].endswith("_bytes") and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if self.key.endswith("_bytes") and isinstance(value, (int, float)) and not isinstance(value, bool):
             return human_bytes(int(value))
-        return _text_of(value, match[1]) + (match[2] or "")
+        return _text_of(value, self.key) + self.unit
 
-    return _WITH_UNIT.sub(replace, _GROUP.sub(known_items, message)) if "{" in message else message
+
+class _Item(NamedTuple):
+    """One item of a list in parentheses."""
+
+    keys: tuple[str, ...]
+    pieces: tuple[str | _Value, ...]
+    has_found: bool  # it begins with this word
+
+    def filled(self, known: FactResolver) -> str:
+        return "".join([piece if isinstance(piece, str) else piece.filled(known) for piece in self.pieces])
+
+
+class _Items(NamedTuple):
+    """A list in parentheses, of which only items with known values are shown."""
+
+    items: tuple[_Item, ...]
+
+    def filled(self, known: FactResolver) -> str:
+        kept = [item for item in self.items if all([known.look_up(key).value is not None for key in item.keys])]
+        if not any(item.keys for item in kept):
+            return ""
+        found = "found " if self.items[0].has_found and not kept[0].has_found else ""
+        return f" ({found}{', '.join([item.filled(known) for item in kept])})"
+
+
+@lru_cache(maxsize=8192)
+def _pieces(message: str) -> tuple[str | _Value | _Items, ...]:
+    """Return what a message consists of: the same for all facts."""
+    pieces: list[str | _Value | _Items] = []
+    done = 0
+    for group in _GROUP.finditer(message):
+        pieces += _values(message[done : group.start()])
+        pieces.append(_Items(tuple(_item(text) for text in group[1].split(", "))))
+        done = group.end()
+    return (*pieces, *_values(message[done:]))
+
+
+def _item(text: str) -> _Item:
+    return _Item(tuple(PLACEHOLDER.findall(text)), tuple(_values(text)), text.startswith("found "))
+
+
+def _values(text: str) -> Iterator[str | _Value]:
+    done = 0
+    for found in _WITH_UNIT.finditer(text):
+        yield text[done : found.start()]
+        yield _Value(found[1], found[2] or "")
+        done = found.end()
+    yield text[done:]
 
 
 def _text_of(value: Any, key: str) -> str:

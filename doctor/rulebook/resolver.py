@@ -29,6 +29,7 @@ class Way(NamedTuple):
     """How the value of one key is found; the same for all facts."""
 
     derivation: Derivation | None
+    inputs: tuple[str, ...]  # what a derived fact needs and uses
     source: str  # of a derived fact
     undetermined: str  # the problem of a derived fact whose needs are known
     asks_given: bool
@@ -51,6 +52,7 @@ def way_of(key: str) -> Way:
     default = term(key).default if of_workload and not key.endswith(".given") else None
     return Way(
         derivation,
+        sources,
         "" if derivation is None else "derived from " + ", ".join(derivation.needs or derivation.uses),
         f"not determined by {', '.join(sources[:_MOST_NAMED])}{' …' if len(sources) > _MOST_NAMED else ''}",
         key.endswith(".given"),
@@ -137,18 +139,24 @@ class FactResolver:
         by_model = derivation is not None and way.of_workload
         if by_model and (implied := self._implied(key)) is not None:
             return implied  # what is known of a type of model is better than a usual shape
-        if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
-            return predicted
         problem = None
-        if derivation is not None:
-            needs = self._values(derivation.needs)
-            if None not in needs:
-                value = derivation.compute(*needs, *self._values(derivation.uses))
+        if derivation is None:
+            if self._predict is not None and (predicted := self._predict(self, key)) is not None:
+                return predicted
+        else:
+            known = self._cache.get
+            values: list[Any] = []
+            for need in way.inputs:
+                value = (known(need) or self.look_up(need)).value
+                if value is None and len(values) < len(derivation.needs):
+                    problem = f"`{need}` is not known"
+                    break
+                values.append(value)
+            else:
+                value = derivation.compute(*values)
                 if value is not None:
                     return Fact(key, value, way.source)
                 problem = way.undetermined
-            else:
-                problem = f"`{derivation.needs[needs.index(None)]}` is not known"
         if way.of_package and self._given.value("distributions.complete") is True:
             # Every distribution was read and this one was not among them: what a release would bring is not there.
             return Fact(key, ABSENT, "installed distributions")
@@ -165,10 +173,6 @@ class FactResolver:
         term(key)  # DoctorError for a key that is not of the vocabulary
         return Fact(key, None, "nowhere", None, problem or "not given")
 
-    def _values(self, keys: Iterable[str]) -> list[Any]:
-        known = self._cache.get
-        return [(known(key) or self.look_up(key)).value for key in keys]
-
     def _is_given(self, name: str) -> bool:
         """Whether a fact, or the version of a distribution, was read: neither derived from another one nor assumed."""
         key = name if name in TERMS else f"{name}.version"
@@ -179,7 +183,7 @@ class FactResolver:
     def _implied(self, key: str) -> Fact | None:
         """What a known release of some library brings along: torch 2.6.0 → cudnn.version 9.1.0."""
         for version_key, releases in self._implications.get(key, ()):
-            if isinstance(version_key, Condition):
+            if not isinstance(version_key, str):
                 if version_key.holds(self):
                     return make_fact(key, releases[key], "how that release behaves")
                 continue

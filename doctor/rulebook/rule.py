@@ -74,7 +74,12 @@ class Rule:
             key.endswith(".selected") and wanted == ABSENT for key, wanted in self.body["when"].items()
         )
 
-    @property
+    @cached_property
+    def examined_to(self) -> Mapping[str, str]:
+        """The newest examined release of each distribution that the rule's claim is about."""
+        return self.body.get("examined_to") or {}
+
+    @cached_property
     def import_error(self) -> str | None:
         """The library that refuses to import or construct with these versions."""
         return self.body.get("import_error")
