@@ -34,7 +34,12 @@ DOORS = {
     "command": ("doctor.cli",),
     "renderer": ("doctor.report",),
     "solver": ("doctor.solver",),
-    "manifest reader": ("doctor.sources.manifests", "doctor.sources.workload", "doctor.sources.programs"),
+    "manifest reader": (
+        "doctor.sources.manifests",
+        "doctor.sources.workload",
+        "doctor.sources.programs",
+        "doctor.sources.printed",
+    ),
     "runner": ("doctor.runner", "doctor.diagnosis"),
     "rulebook": ("doctor.rulebook",),
     "installer": ("doctor.apply",),

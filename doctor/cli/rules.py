@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
 from doctor.report.rule_page import as_markdown, as_text, kind_of, page_of
+from doctor.rulebook.authoring.tests import failure_text, run_rule_tests
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.project.config import project_defaults
@@ -97,7 +98,6 @@ def test_rules(
 ) -> int:
     """Run the tests inside rule files, and the lint."""
     from doctor.rulebook.authoring.lint import lint
-    from doctor.rulebook.authoring.tests import failure_text, run_rule_tests
 
     chosen = [Path(path) for path in paths or ()] or None
     outcomes = run_rule_tests(chosen)

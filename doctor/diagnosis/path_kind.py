@@ -13,7 +13,7 @@ from doctor.errors import DoctorError
 from doctor.facts.training.recipes import trainer_of
 from doctor.model import TextEnum
 from doctor.sources.manifests.detect import kind_of
-from doctor.sources.printed import is_report
+from doctor.sources.printed_form import is_report
 from doctor.sources.workload.files import split_part
 from doctor.sources.workload.huggingface import workloads_of
 from doctor.sources.workload.recipes import read_job

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion
 from doctor.facts.derived.shapes import framework_of
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Facts, NewRelease
-from doctor.packages.index import load_index
+from doctor.packages.index_file import index_head
 
 #: Parts of the name of a package that computes attention.
 _ATTENTION = re.compile(r"attn|attention|sdpa|flash-?mla|flash-?infer")
@@ -19,7 +19,7 @@ _OF_JOB = ("workload.given", "workload.batch_size", "workload.qkv_layout")  # as
 
 def records_date() -> str:
     """Return the date of the newest release on record, as 2026-11-13."""
-    return load_index().refreshed
+    return str(index_head().get("refreshed", ""))
 
 
 def unrecorded(cases: Iterable[Facts]) -> tuple[NewRelease, ...]:
@@ -29,7 +29,7 @@ def unrecorded(cases: Iterable[Facts]) -> tuple[NewRelease, ...]:
 
 
 def _of(facts: Facts) -> Iterable[NewRelease]:
-    for package, newest in load_index().newest.items():
+    for package, newest in index_head().get("newest", {}).items():
         version = facts.value(f"{package}.version")
         if not isinstance(version, str) or version == ABSENT:
             continue

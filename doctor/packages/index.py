@@ -7,7 +7,6 @@ One JSON line per package in a gzip file, so that a look-up parses the lines it 
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 import re
 from collections.abc import Mapping
@@ -16,11 +15,11 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion
 
-from doctor.errors import DoctorError
 from doctor.facts.vocabulary import is_python_version, parse_version
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of
-from doctor.util.resources import rules_dir
+
+from .index_file import open_index
 
 
 class Release(NamedTuple):
@@ -157,11 +156,5 @@ def _release(package: str, version: str, body: Mapping[str, Any]) -> Release:
 @functools.cache
 def load_index(path: Path | None = None) -> ReleaseIndex:
     """The embedded index, read once per process."""
-    if path is None:
-        path = rules_dir() / "index" / "releases.json.gz"
-    try:
-        return ReleaseIndex.from_text(gzip.decompress(path.read_bytes()).decode("utf-8"))
-    except (OSError, EOFError, ValueError) as problem:
-        raise DoctorError(
-            f"the release index `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
-        ) from None
+    with open_index(path) as file:
+        return ReleaseIndex.from_text(file.read().decode("utf-8"))

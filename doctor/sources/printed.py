@@ -20,35 +20,14 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.conda_names import conda_names
 from doctor.util.redact import NOT_READ, is_secret
 
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_VERSION = r"\d[0-9A-Za-z.+!_-]*"
-#: Reports that name a package without the word "version": of SGLang, verl and FlashInfer.
-_BARE = r"^(?:sglang|sgl_kernel|flashinfer_python): \d|^-+verl Info-+|^==== FlashInfer ===="
-#: Lines that only such a report has.
-_MARKS = re.compile(
-    "|".join((
-        r"^Package +Version\b.*\n-+ +-+",  # pip list
-        r"^# (?:packages in environment at|Name +Version +Build)",  # conda list
-        r"^\[(?:pip3?|conda)\] \S",  # collect_env of torch and vLLM
-        r"^[-* \t]*PyTorch version\b[^:\n]*: ",
-        r"^[-* \t]*`(?:transformers|Accelerate|llamafactory)` version: ",
-        r"^[-* \t]*(?:\S )?Diffusers version: ",
-        _BARE,
-        r"^DeepSpeed general environment info",
-        r"^==\(\(====\)\)== +Unsloth ",
-        r"^\| NVIDIA-SMI ",
-    )),
-    re.MULTILINE,
-)  # fmt: skip
-_FROZEN = re.compile(rf"^{_NAME}==\d\S*[ \t]*$", re.MULTILINE)  # pip freeze
+from .printed_form import BARE, NAME, VERSION
+
 _PIP_TABLE = re.compile(r"Package\s+Version\b")
 _CONDA_TABLE = re.compile(r"#\s+Name\s+Version\s+Build")
 _RULE = re.compile(r"[- ]+")
-_ROW = re.compile(
-    rf"(?P<name>{_NAME})\s+(?P<version>{_VERSION})(?:\s+(?P<build>\S+)(?:\s+(?P<channel>\S+))?)?(?:\s.*)?"
-)
-_PINNED = re.compile(rf"(?:\[pip3?\] )?(?P<name>{_NAME})==(?P<version>{_VERSION})")
-_BY_ADDRESS = re.compile(rf"(?P<name>{_NAME}) @ \S*/(?P<file>[^/\s#]+\.whl)\S*")
+_ROW = re.compile(rf"(?P<name>{NAME})\s+(?P<version>{VERSION})(?:\s+(?P<build>\S+)(?:\s+(?P<channel>\S+))?)?(?:\s.*)?")
+_PINNED = re.compile(rf"(?:\[pip3?\] )?(?P<name>{NAME})==(?P<version>{VERSION})")
+_BY_ADDRESS = re.compile(rf"(?P<name>{NAME}) @ \S*/(?P<file>[^/\s#]+\.whl)\S*")
 _VARIABLE = re.compile(r"(?:export )?(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]+)=(?P<value>\S+)")
 _LABELLED = re.compile(r"(?P<label>[^:=|]{2,60}?)\s*(?::|(?<= )\.{3,}) (?P<value>.*)")
 _HEADING = re.compile(r"^GPU models and configuration\s*: (?=GPU \d)")
@@ -57,14 +36,14 @@ _CAPABILITY = re.compile(r"GPU [\d, ]+ Compute Capability: (?P<sm>\d+\.\d)")
 _SMI_GPU = re.compile(r"\|\s+\d+\s+(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)\b[\w .-]*?)\s{2,}.*\|")
 _SMI_DRIVER = re.compile(r"\|\sNVIDIA-SMI\s.*\bDriver Version: (?P<version>[\d.]+)")
 _UNSLOTH = (
-    ("unsloth.version", re.compile(rf"==\(\(====\)\)==\s+Unsloth (?P<v>{_VERSION}):")),
-    ("transformers.version", re.compile(rf"==\(\(====\)\)==.* Transformers: (?P<v>{_VERSION})")),
-    ("vllm.version", re.compile(rf"==\(\(====\)\)==.* vLLM: (?P<v>{_VERSION})")),
+    ("unsloth.version", re.compile(rf"==\(\(====\)\)==\s+Unsloth (?P<v>{VERSION}):")),
+    ("transformers.version", re.compile(rf"==\(\(====\)\)==.* Transformers: (?P<v>{VERSION})")),
+    ("vllm.version", re.compile(rf"==\(\(====\)\)==.* vLLM: (?P<v>{VERSION})")),
     ("gpu.name", re.compile(r"\\\\   /\|\s+(?P<v>[^.|]+)\. (?:Num GPUs|Max memory)")),
-    ("torch.version", re.compile(rf"O\^O/.* Torch: (?P<v>{_VERSION})")),
+    ("torch.version", re.compile(rf"O\^O/.* Torch: (?P<v>{VERSION})")),
     ("gpu.sm", re.compile(r"O\^O/.* CUDA: (?P<v>\d+\.\d)\.")),
-    ("triton.version", re.compile(rf"O\^O/.* Triton: (?P<v>{_VERSION})")),
-    ("xformers.version", re.compile(rf".* FA \[Xformers = (?P<v>{_VERSION})")),
+    ("triton.version", re.compile(rf"O\^O/.* Triton: (?P<v>{VERSION})")),
+    ("xformers.version", re.compile(rf".* FA \[Xformers = (?P<v>{VERSION})")),
 )
 #: What a report calls a fact -> its key.
 _KEYS = {
@@ -96,19 +75,6 @@ _SYSTEMS = (
 _CUDA_BUILD = re.compile(r"cuda_?(\d{2})\.?(\d)")
 
 
-def is_printed(text: str) -> bool:
-    """Return whether a text holds such a list or report; JSON and YAML files of facts do not."""
-    return is_report(text) or (not text.lstrip().startswith(("{", "[")) and _FROZEN.search(text) is not None)
-
-
-def is_report(text: str) -> bool:
-    """Return whether a text holds more than pinned packages, which a requirements file looks like, too."""
-    start = text.lstrip()
-    if start.startswith(("[pip", "[conda]")):
-        return True
-    return not start.startswith(("{", "[")) and _MARKS.search(text) is not None
-
-
 def printed_facts(text: str, origin: str) -> Facts:
     """Return the facts that a pasted report states, each with its line; DoctorError where it states none.
 
@@ -126,7 +92,7 @@ def printed_facts(text: str, origin: str) -> Facts:
 
 def _stated(text: str, origin: str) -> Iterator[Fact]:
     table = None  # the kind of the list that the lines belong to
-    bare = re.search(_BARE, text, re.MULTILINE) is not None
+    bare = re.search(BARE, text, re.MULTILINE) is not None
     gpus: set[str] = set()
     for number, written in enumerate(text.splitlines(), 1):
         line, place = _HEADING.sub("", written.strip()), f"{origin}:{number}"
@@ -228,7 +194,7 @@ def _labelled(label: str, value: str, place: str, bare: bool) -> Iterator[Fact]:
         if found := re.search(r"(?:release |^)(\d+\.\d+)", value):
             yield fact(key, found[1], place)
     elif key is not None:
-        if found := re.search(_VERSION if key != "gpu.count" else r"\d+", word.removeprefix("glibc-")):
+        if found := re.search(VERSION if key != "gpu.count" else r"\d+", word.removeprefix("glibc-")):
             yield fact(key, found[0], place)
         elif key == "torch.cuda" and word in ("None", "N/A"):
             yield Fact(key, ABSENT, place)
@@ -249,7 +215,7 @@ def _distribution(label: str, value: str, word: str, place: str, bare: bool) -> 
     """Yield the version of a distribution: `vLLM version: 0.11.0`, and `flashinfer_python: 0.5.3` of SGLang."""
     name = label.removesuffix(" version")
     name = _NAMES.get(name, name)
-    if (name == label and not bare) or name in _OTHERS or not re.fullmatch(_NAME, name):
+    if (name == label and not bare) or name in _OTHERS or not re.fullmatch(NAME, name):
         return
     key = f"{canonicalize_name(name)}.version"
     if value.lower().startswith(_MISSING):

@@ -17,7 +17,7 @@ from doctor.util.reading import read_text
 from doctor.util.redact import NOT_READ, is_secret, shortened, tilde
 from doctor.util.yaml_text import parse_yaml
 
-from .printed import is_printed, printed_facts
+from .printed_form import is_printed
 
 SCHEMA = 1  # of the file
 
@@ -33,6 +33,8 @@ def read_facts(path: Path) -> Facts:
 def parse_facts(text: str, origin: str) -> Facts:
     """Return the facts in a text; DoctorError names `origin` and the error."""
     if is_printed(text):
+        from .printed import printed_facts  # door: manifest reader
+
         return printed_facts(text, origin)
     content = _load(text, origin)
     if content is None or content == "":

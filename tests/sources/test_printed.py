@@ -9,7 +9,7 @@ import pytest
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS
 from doctor.model import ABSENT, Facts
-from doctor.sources.printed import is_printed
+from doctor.sources.printed_form import is_printed
 from doctor.sources.snapshot import document, parse_facts
 
 

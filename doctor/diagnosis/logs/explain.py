@@ -17,7 +17,8 @@ from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.signatures import NONE, LogRule
-from doctor.sources.printed import is_printed, printed_facts
+from doctor.sources.printed import printed_facts
+from doctor.sources.printed_form import is_printed
 from doctor.sources.workload.defaults import complete_workload
 
 from . import nvte
