@@ -5,7 +5,7 @@
 A seeded stream of made-up environments and workloads (TransformerEngine and torch SDPA, no two alike) goes through
 `attn-doctor backends --batch`, the real program in a process of its own. Counted is processor time, because a
 machine that does other things too would otherwise be measured along; wall time is shown next to it. The rulebook
-ten times as large has nine copies of every rule, for releases and libraries that the stream does not meet.
+twice as large has a copy of every rule, for releases and libraries that the stream does not meet.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import yaml
 from _harness import DOCTOR, ROOT, Took, arguments, run, write_json
 
 GOAL = 2500.0  # decisions per second
-TIMES = 10  # rules of the large rulebook, in rules of the real one
-GROWTH = 2.0  # what ten times the rules may cost
+TIMES = 2  # rules of the large rulebook, in rules of the real one
+GROWTH = 1.1  # what twice the rules may cost
 
 TE = ("1.9.0", "1.10.0", "1.11.0", "1.12.0", "1.13.0", "2.0", "2.1", "2.2", "2.3.0", "2.4.0", "2.5.0", "2.6.0",
       "2.7.0", "2.8.0", "2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0", "2.16.0", "2.17.0",
@@ -61,7 +61,7 @@ def main() -> int:
     )
     print(f"{rate:.0f} decisions per second (goal {GOAL:.0f})")
     print(f"time per case, most over least: {linear:.2f} × from {sizes[1]} to {sizes[-1]} cases (1 is linear)")
-    print(f"{rules * TIMES} rules instead of {rules}: {growth:.2f} × the time (goal {GROWTH:.0f})")
+    print(f"{rules * TIMES} rules instead of {rules}: {growth:.2f} × the time (goal {GROWTH:g})")
     report = {
         "cases": len(stream), "seed": options.seed, "rules": rules, "per_second": rate, "linear": linear,
         "growth": growth, "runs": {str(size): took._asdict() for size, took in by_size.items()},
@@ -159,30 +159,33 @@ def grown_rulebook(folder: Path) -> tuple[Path, int]:
     """(a folder that makes the rulebook `TIMES` as large, the rules of the real one)."""
     rules = (path for path in (ROOT / "rules").rglob("*.yaml") if path.name != "library.yaml")
     files = sorted(path for path in rules if not path.name.startswith("LOG"))  # `check` does not read those
-    distributions = {}
-    for path in (ROOT / "rules").rglob("library.yaml"):
-        described = yaml.load(path.read_text(), yaml.BaseLoader)
-        distributions[path.parent.name] = (described.get("distributions") or [None])[0]
-    for copy in range(1, TIMES):
-        foreign = copy % 2 == 0  # every other copy belongs to a library that no one has
-        for number, path in enumerate(files):
-            rule = yaml.load(path.read_text(), yaml.BaseLoader)
-            library = path.parent.name
-            rule["id"] = f"X{copy}N{number:04d}"
-            rule["name"] = f"copy-{copy}-of-{rule['name']}"
-            for key in ("tests", "x-base"):
-                rule.pop(key, None)
-            if foreign or not distributions[library]:
-                rule["when"] = {f"nobody-{copy}.version": "present", "all": [rule["when"]]}
-                rule.pop("disables", None)
-                rule.setdefault("severity", "error")
-                library = f"nobody_{copy}"
-            else:  # a release that the stream does not meet
-                rule["when"] = {f"{distributions[library]}.version": f">={90 + copy}", "all": [rule["when"]]}
-            target = folder / library / f"{rule['id']}.yaml"
+    distributions = {
+        path.parent.name: (read_yaml(path).get("distributions") or [None])[0]
+        for path in (ROOT / "rules").rglob("library.yaml")
+    }
+    for number, path in enumerate(files):
+        rule = read_yaml(path)
+        for copy in range(1, TIMES):
+            distribution = distributions[path.parent.name]
+            foreign = (number + copy) % 2 == 0 or not distribution  # every other copy is of a library that no one has
+            library = f"nobody_{copy}" if foreign else path.parent.name
+            never = {f"nobody-{copy}.version": "present"} if foreign else {f"{distribution}.version": f">={90 + copy}"}
+            made = {key: value for key, value in rule.items() if key not in ("tests", "x-base")}
+            made |= {"id": f"X{copy}N{number:04d}", "name": f"copy-{copy}-of-{rule['name']}"}
+            made["when"] = {**never, "all": [rule["when"]]}
+            if foreign:
+                made.pop("disables", None)
+                made.setdefault("severity", "error")
+            target = folder / library / f"{made['id']}.yaml"
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(json.dumps(rule))
+            target.write_text(json.dumps(made))
     return folder, len(files)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one file of rules, with libyaml where it is there: the files are thousands."""
+    loaded: dict[str, Any] = yaml.load(path.read_text("utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    return loaded
 
 
 if __name__ == "__main__":
