@@ -18,7 +18,7 @@ def main() -> None:
     from .main import main as full  # the full program takes longer to import than a short command runs
 
     gc.freeze()  # nor will it become garbage
-    gc.set_threshold(50_000, 20, 100)  # what a check makes lasts until its end: few searches suffice
+    gc.set_threshold(200_000, 20, 100)  # a check makes about that much, which lasts until its end
     gc.enable()
     try:
         full()

@@ -73,21 +73,33 @@ def stamps(folders: tuple[Path, ...], *, explaining: bool = False) -> list[Stamp
 
 
 def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(".") or (entry.name.startswith(EXPLAINS_ONLY) and not explaining):
-                continue
-            if entry.name.endswith(".yaml"):
-                try:
-                    status = entry.stat()
-                except OSError as problem:  # a link to nowhere
-                    why = reason_of(problem)
-                    raise DoctorError(f"cannot read rule file `{entry.path}`: {why}") from None
-                if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
-                    raise DoctorError(f"rule file `{entry.path}` is no regular file")
-                found.append(_stamp(entry.path, status))
-            elif entry.is_dir(follow_symlinks=False):
-                _scan(entry.path, found, explaining)
+    skipped = (".",) if explaining else (".", EXPLAINS_ONLY)
+    start = os.path.join(folder, "")  # noqa: PTH118 - thousands of files: a Path takes longer than reading its state
+    # The state of a file takes a third less time by its name in an open folder than by its whole path.
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if os.scandir in os.supports_fd else None
+    try:
+        with os.scandir(folder if here is None else here) as entries:
+            for entry in entries:
+                if entry.name.startswith(skipped):
+                    continue
+                if entry.name.endswith(".yaml"):
+                    found.append(_rule_stamp(entry, start + entry.name))
+                elif entry.is_dir(follow_symlinks=False):
+                    _scan(start + entry.name, found, explaining)
+    finally:
+        if here is not None:
+            os.close(here)
+
+
+def _rule_stamp(entry: os.DirEntry[str], path: str) -> Stamp:
+    try:
+        status = entry.stat()
+    except OSError as problem:  # a link to nowhere
+        why = reason_of(problem)
+        raise DoctorError(f"cannot read rule file `{path}`: {why}") from None
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
+        raise DoctorError(f"rule file `{path}` is no regular file")
+    return _stamp(path, status)
 
 
 class RuleFolder(NamedTuple):
