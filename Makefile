@@ -12,7 +12,7 @@ COUNT ?= 200
 # For `make fuzz`.
 SECONDS ?= 3600
 
-.PHONY: test test-all fuzz lint bench docs sglang xformers ask-vllm install clean
+.PHONY: test test-all fuzz lint bench docs refresh sglang xformers ask-vllm install clean
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
@@ -40,6 +40,12 @@ bench: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/release/make_docs.py
+
+# Bring the records to today's releases: make refresh ONLY="vllm trl" REFRESH=--tables
+refresh: $(VENV)/.ready
+	$(BIN)/python scripts/release/refresh.py $(if $(ONLY),--only $(ONLY)) $(REFRESH)
+	$(BIN)/attn-doctor rules verify --changed
+	git diff --stat -- rules
 
 # Run the selection code of a release of SGLang, and compare with what the rules predict.
 sglang: $(VENV)/.ready

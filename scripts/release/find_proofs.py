@@ -74,6 +74,7 @@ _TEXTS_OF_FIX = ("note", "call", "config", "set_env")
 LONGEST = 170  # characters of a line that becomes an expression
 MOST_RUNS = 3  # ranges of releases in one proof
 LEAST = 5.0  # of a score that is printed
+COMMONEST = 4.0  # weight below which a word leads to no line
 ALIKE = 2  # proposals with the same releases that are printed of a rule
 
 
@@ -319,7 +320,7 @@ def _scored(subject: Subject, lines: Lines) -> Iterator[tuple[float, int, str, t
     scores: dict[int, float] = defaultdict(float)
     names: dict[int, list[str]] = defaultdict(list)
     for word, weight in weights.items():
-        if weight > 2.5:
+        if weight > COMMONEST:
             worth = weight if is_code(word) else weight / 2
             for number in lines.with_word[word]:
                 scores[number] += worth

@@ -176,7 +176,7 @@ def fill(store: Store, since: str = "0", clone: Path | None = None, jobs: int = 
         return
     files = published(store.package)
     store.note(files)
-    due = _due(store, since)
+    due = [version for version in _due(store, since) if version in files]
     with ThreadPoolExecutor(jobs) as pool:
         for start in range(0, len(due), jobs):
             some = due[start : start + jobs]

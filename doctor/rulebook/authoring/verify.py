@@ -100,6 +100,11 @@ def planned(proof: Proof, known: Sequence[str]) -> list[Check]:
     return [Check(listed[place], places[place]) for place in sorted(places)]
 
 
+def shows(proof: Proof, version: str, releases: Releases) -> bool:
+    """Whether a release has what a proof states; DoctorError where it cannot be read."""
+    return bool(_shown(proof, version, releases).digest)
+
+
 def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
     package = proof.origin
     if proof.kind == METADATA:

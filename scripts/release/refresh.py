@@ -1,0 +1,261 @@
+"""Bring the records to today's releases: `make refresh`.
+
+    python scripts/release/refresh.py [--cache DIR] [--only NAME …] [--since DATE] [--tables] [--dry-run]
+
+1. New releases of every package on record are read into the release index; `--since` is the date of the records.
+2. `--tables` renews every generated table: the scripts in TABLES, in their order, with the same `--only`.
+3. Every proof without an end is checked against the new releases. Where the code is gone, bisection finds the release
+   that dropped it; where it is still there, `examined_to` of its rule moves to the newest release.
+4. Rules whose end is not released yet, or whose fix no release satisfies, are listed.
+5. Refusals that the newest release adds in code about attention, and that no rule knows, are listed.
+
+The summary goes to stdout and to `refresh.md` in the cache; rules that need a decision are left as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+import refresh_index  # noqa: E402
+from refusals import Refusal, added, unknown  # noqa: E402
+from release_store import Store, StoredReleases, fill  # noqa: E402
+
+from doctor.errors import DoctorError  # noqa: E402
+from doctor.rulebook.authoring.coverage import is_generated  # noqa: E402
+from doctor.rulebook.authoring.tests import rulebook_paths  # noqa: E402
+from doctor.rulebook.authoring.verify import shows  # noqa: E402
+from doctor.rulebook.proofs import BINARY, SOURCE, Proof, proofs_of  # noqa: E402
+from doctor.rulebook.schema import Source, read_source  # noqa: E402
+
+#: The scripts that write tables, and what each takes: a cache, and whether `--only` names callers.
+TABLES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("make_name_history.py", ("--cache",), True),
+    ("make_known_names.py", (), True),
+    ("refresh_names.py", (), False),
+    ("refresh_imports.py", ("--cache",), True),
+    ("refresh_declared.py", ("--cache",), True),
+    ("refresh_checked.py", ("--cache",), True),
+    ("refresh_api_history.py", ("--cache",), False),
+    ("refresh_pins.py", (), False),
+)
+TOO_LARGE = frozenset({"tensorrt-llm", "nvidia-cutlass-dsl"})  # no texts, or more than a month's refresh can read
+
+
+class Gone(NamedTuple):
+    """A proof whose code is not in a new release any more."""
+
+    rule: str
+    package: str
+    first_without: str
+
+
+@dataclass
+class Summary:
+    """What a refresh found."""
+
+    since: str
+    new: dict[str, list[str]] = field(default_factory=dict)
+    tables: list[str] = field(default_factory=list)
+    open: dict[str, list[str]] = field(default_factory=dict)  # package -> rules whose code is still there
+    moved: list[str] = field(default_factory=list)  # rules whose `examined_to` moved
+    gone: list[Gone] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    refusals: dict[str, list[Refusal]] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary as Markdown."""
+        yield f"# Refresh of {datetime.date.today().isoformat()}, since {self.since or 'the beginning'}"
+        yield f"\n## {sum(map(len, self.new.values()))} new releases of {len(self.new)} packages\n"
+        yield from (f"- {name}: {', '.join(found)}" for name, found in sorted(self.new.items()))
+        yield f"\n## Tables\n\n{(self.tables and ', '.join(self.tables)) or 'not renewed'}"
+        yield f"\n## Proofs without an end: {sum(map(len, self.open.values()))} still there, {len(self.gone)} gone\n"
+        yield from (f"- {one.rule}: the code is not in {one.package} {one.first_without} any more" for one in self.gone)
+        yield f"\n`examined_to` moved: {', '.join(self.moved) or 'none'}"
+        yield "\n## Not decided\n"
+        yield from (f"- {text}" for text in self.undecided)
+        yield f"\n## {sum(map(len, self.refusals.values()))} new refusals that no rule knows\n"
+        for name, found in sorted(self.refusals.items()):
+            yield f"### {name}\n"
+            yield from (f"- `{one.path}`: {one.message}" for one in found)
+
+
+def bisected(versions: Sequence[str], holds: Callable[[str], bool]) -> str:
+    """Return the first release for which something does not hold; it holds for none behind that."""
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(versions[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return versions[low]
+
+
+def endless(proof: Proof) -> SpecifierSet | None:
+    """Return the range of a proof that has no end; None where every range ends."""
+    return next((one for one in proof.ranges if not any(part.operator in ("<", "<=", "==") for part in one)), None)
+
+
+def check_open_proofs(
+    sources: Sequence[Source], new: Mapping[str, Sequence[str]], releases: StoredReleases, summary: Summary
+) -> None:
+    """Check the proofs without an end against new releases; note which code is gone and since when."""
+    for source in sources:
+        rule = source.content["id"]
+        for proof in proofs_of(source.content):
+            fresh = new.get(proof.origin)
+            if proof.kind not in (SOURCE, BINARY) or not fresh or endless(proof) is None:
+                continue
+
+            def still_there(version: str, proof: Proof = proof) -> bool:
+                return shows(proof, version, releases)
+
+            try:
+                if still_there(fresh[-1]):
+                    summary.open.setdefault(proof.origin, []).append(rule)
+                else:
+                    summary.gone.append(Gone(rule, proof.origin, bisected(fresh, still_there)))
+            except DoctorError as error:
+                summary.undecided.append(f"{rule}: {error.message}")
+
+
+def move_examined(source: Source, package: str, version: str) -> bool:
+    """Set `examined_to` of a rule to a release, where it names an older one."""
+    known = (source.content.get("examined_to") or {}).get(package)
+    if known is None or Version(str(known)) >= Version(version):
+        return False
+    path = Path(source.path)
+    text = path.read_text(encoding="utf-8")
+    new = re.sub(rf"(?m)^(examined_to:.*?\b{re.escape(package)}: ){re.escape(str(known))}\b", rf"\g<1>{version}", text)
+    path.write_text(new, encoding="utf-8")
+    return new != text
+
+
+def undecided_ranges(sources: Sequence[Source], index: Mapping[str, Mapping]) -> Iterator[str]:
+    """Yield fixes that no release on record satisfies."""
+    for source in sources:
+        for way in source.content.get("fix") or ():
+            for name, text in (way.get("require") or {}).items():
+                known = index.get(name, {}).get("releases")
+                if (
+                    known
+                    and "+" not in text
+                    and not any(SpecifierSet(text, prereleases=True).contains(v) for v in known)
+                ):
+                    yield f"{source.content['id']}: no release on record is in the fix `{name}{text}`"
+
+
+def texts(store: Store, version: str) -> dict[str, str]:
+    """Return the files of a release as text."""
+    return {path: store.content(digest).decode("utf-8", "replace") for path, digest in store.paths(version).items()}
+
+
+def new_refusals(store: Store, before: str, after: str, sources: Sequence[Source]) -> list[Refusal]:
+    """Return the refusals between two releases that no rule knows."""
+    signatures = [
+        re.compile(pattern) for source in sources for item in source.content.get("signatures") or ()
+        for pattern in ([item] if isinstance(item, str) else [item["match"]])
+    ]  # fmt: skip
+    known = [Path(source.path).read_text(encoding="utf-8") for source in sources]
+    return unknown(added(texts(store, before), texts(store, after)), signatures, known)
+
+
+def renew_tables(cache: Path, only: Sequence[str]) -> Iterator[str]:
+    """Run the scripts that write tables; yield what each did."""
+    for script, options, per_caller in TABLES:
+        command = [sys.executable, str(HERE / script)]
+        for option in options:
+            command += [option, str(cache / script.removesuffix(".py"))]
+        if per_caller and only:
+            command += ["--only", *only]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            yield f"{script} failed: {(ended.stderr.strip() or 'no message').splitlines()[-1]}"
+        else:
+            yield f"{script}: {(ended.stdout.strip() or 'done').splitlines()[-1]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Refresh, and print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--cache", type=Path, default=ROOT / "build" / "refresh", help="keeps what was read of releases"
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="these packages alone; an unknown name is an error")
+    parser.add_argument("--since", default="", metavar="DATE", help="the date of the records (default: that on record)")
+    parser.add_argument("--tables", action="store_true", help="renew the generated tables, too")
+    parser.add_argument("--dry-run", action="store_true", help="write no rule and no index")
+    chosen = parser.parse_args(arguments)
+    packages = refresh_index.read_index(refresh_index.INDEX)
+    if wrong := sorted(set(chosen.only) - set(packages)):
+        parser.error(f"not on record: {', '.join(wrong)}")
+    chosen.cache.mkdir(parents=True, exist_ok=True)
+    since = chosen.since or max(body.get("d", "") for line in packages.values() for body in line["releases"].values())
+    summary = Summary(since)
+    refresh_records(packages, chosen, summary)
+    sources = [read_source(path) for path in rulebook_paths() if path.name != "library.yaml" and not is_generated(path)]
+    look_at_sources(sources, packages, chosen, summary)
+    if chosen.tables and not chosen.dry_run:
+        summary.tables += renew_tables(chosen.cache, chosen.only)
+    summary.undecided += undecided_ranges(sources, packages)
+    text = "\n".join(summary.lines()) + "\n"
+    (chosen.cache / "refresh.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+def refresh_records(packages: dict[str, dict], chosen: argparse.Namespace, summary: Summary) -> None:
+    """Read the new releases of every package into the index."""
+    index = refresh_index.configured_index()
+    for name in chosen.only or sorted(packages):
+        old = packages[name]
+        try:
+            packages[name] = refresh_index.refreshed(name, old, index)
+        except (OSError, ValueError) as error:
+            summary.undecided.append(f"{name}: the package index does not answer: {error}")
+            continue
+        found = [one for one in packages[name]["releases"] if one not in old.get("releases", {})]
+        if found := [one for one in found if not Version(one).is_prerelease]:
+            summary.new[name] = sorted(found, key=Version)
+    if not chosen.dry_run:
+        refresh_index.write_index(refresh_index.INDEX, packages)
+
+
+def look_at_sources(
+    sources: Sequence[Source], packages: Mapping[str, dict], chosen: argparse.Namespace, summary: Summary
+) -> None:
+    """Read the new releases of packages with proofs or rules, and compare."""
+    ruled = {proof.origin for source in sources for proof in proofs_of(source.content)}
+    releases = StoredReleases(chosen.cache / "releases")
+    for name in sorted(set(summary.new) & ruled - TOO_LARGE):
+        store, new = releases.store(name), summary.new[name]
+        earlier = [one for one in packages[name]["releases"] if one not in new and not Version(one).is_prerelease]
+        before = max(earlier, key=Version, default=None)
+        fill(store, since=before or new[0])
+        check_open_proofs(sources, {name: new}, releases, summary)
+        if before is not None:
+            summary.refusals[name] = new_refusals(store, before, new[-1], sources)
+        if not chosen.dry_run:
+            summary.moved += [
+                source.content["id"] for source in sources
+                if source.content["id"] in summary.open.get(name, ()) and move_examined(source, name, new[-1])
+            ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

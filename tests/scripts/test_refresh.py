@@ -1,0 +1,145 @@
+"""Tests of `make refresh` and of the finder of proofs: what they read off the sources of releases."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from doctor.rulebook.proofs import PROVEN, Proof
+from doctor.rulebook.schema import read_source
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD = "def attend(q, block_table):\n    return flash(q, block_table)\n"
+NEW = (
+    "def attend(q, block_table):\n    if q.shape[-1] > 256:\n        raise ValueError(\n"
+    '            f"attend has no kernel for head_dim {q.shape[-1]}, "\n'
+    '            "set block_table to None"\n        )\n'
+    "    return flash(q)\n"
+)
+RELEASES = {"1.0": OLD, "1.1": OLD, "1.2": NEW, "1.3": NEW}
+RULE = """\
+id: TE999
+name: attend-passes-block-table
+severity: error
+summary: attend passes a block_table
+why: It calls flash with `block_table`.
+references: [https://example.com/source]
+when: {thing.version: "<1.2"}
+examined_to: {thing: 1.1}
+no_pin: Nothing fixes it.
+tests:
+  fires: {given: {thing.version: 1.0}, expect: fires}
+"""
+
+
+@pytest.fixture
+def scripts() -> Iterator[Mapping[str, ModuleType]]:
+    """Import the scripts as they are run: from their own folder."""
+    folder = str(ROOT / "scripts" / "release")
+    sys.path.insert(0, folder)
+    try:
+        yield {name: importlib.import_module(name) for name in ("refusals", "release_store", "find_proofs", "refresh")}
+    finally:
+        sys.path.remove(folder)
+
+
+def stored(scripts: Mapping[str, ModuleType], folder: Path):
+    store = scripts["release_store"].Store(folder, "thing")
+    store.note(RELEASES)
+    for version, content in RELEASES.items():
+        store.add(version, [("thing/attention.py", content.encode())])
+    return scripts["release_store"].StoredReleases(folder)
+
+
+def rule_in(folder: Path):
+    path = folder / "transformer_engine" / "TE999.yaml"
+    path.parent.mkdir()
+    path.write_text(RULE)
+    return read_source(path)
+
+
+def test_a_store_keeps_each_content_once(scripts: Mapping[str, ModuleType], tmp_path: Path) -> None:
+    store = stored(scripts, tmp_path).store("thing")
+    assert store.read() == list(RELEASES)
+    assert len({*store.paths("1.0").values(), *store.paths("1.3").values()}) == 2
+    assert store.content(store.paths("1.0")["thing/attention.py"]) == OLD.encode()
+
+
+def test_lines_that_vanish_at_the_bound_of_a_rule_are_proposed(
+    scripts: Mapping[str, ModuleType], tmp_path: Path
+) -> None:
+    finder, releases, source = scripts["find_proofs"], stored(scripts, tmp_path / "s"), rule_in(tmp_path)
+    subject = finder._subject(source, "thing")
+    bounds = {bound for texts in subject.wanted for bound in finder.bounds_in(texts)}
+    lines = finder.Lines(releases.store("thing"), subject.words, bounds)
+    finder.LEAST, finder.COMMONEST = 0.0, -1.0  # a package of a few lines
+    found = finder.proposals(subject, "thing", lines)
+    row = {"package": "thing", "distribution": "thing", "text": found[0].text, "word": False,
+           "in": finder.ranges_of(found[0], lines)}  # fmt: skip
+    assert (row["text"], row["in"]) == ("return flash(q, block_table)", ["<1.2"])
+    proof = finder.proof_of(row, source, releases)
+    assert proof is not None
+    assert proof.body["shows"] == r"return flash\(q, block_table\)"
+    assert scripts["find_proofs"].verify(proof, releases, tmp_path, "2026-01-02").outcome == PROVEN
+    assert finder.proof_of({**row, "text": "def attend(q, block_table):"}, source, releases) is None
+
+
+def test_refusals_of_a_new_release_are_those_that_no_rule_knows(scripts: Mapping[str, ModuleType]) -> None:
+    refusals = scripts["refusals"]
+    found = refusals.added({"thing/attention.py": OLD}, {"thing/attention.py": NEW})
+    assert [one.message for one in found] == ["attend has no kernel for head_dim …, set block_table to None"]
+    assert refusals.unknown(found, [], []) == found
+    assert not refusals.unknown(found, [re.compile(r"no kernel for head_dim \d+")], [])
+    assert not refusals.unknown(found, [], ["message: it says ', set block_table to None' then"])
+    assert not refusals.added({"other.py": NEW}, {"thing/attention.py": NEW}), "the message moved to another file"
+
+
+def test_bisection_finds_the_release_that_dropped_the_code(scripts: Mapping[str, ModuleType]) -> None:
+    read: list[str] = []
+
+    def holds(version: str) -> bool:
+        read.append(version)
+        return int(version) < 11
+
+    assert scripts["refresh"].bisected([str(number) for number in range(20)], holds) == "11"
+    assert len(read) <= 5
+
+
+def test_code_that_is_gone_is_reported_and_code_that_is_there_moves_the_examined_release(
+    scripts: Mapping[str, ModuleType], tmp_path: Path
+) -> None:
+    refresh, releases = scripts["refresh"], stored(scripts, tmp_path / "s")
+    source = rule_in(tmp_path)
+    body = {"package": "thing", "file": "thing/*.py", "in": ">=1.0"}
+    source.content["proof"] = [{"source": {**body, "shows": "flash.q, block_table"}},
+                               {"source": {**body, "shows": "def attend"}}]  # fmt: skip
+    summary = refresh.Summary("2026-01-01")
+    refresh.check_open_proofs([source], {"thing": ["1.1", "1.2", "1.3"]}, releases, summary)
+    assert summary.gone == [refresh.Gone("TE999", "thing", "1.2")]
+    assert summary.open == {"thing": ["TE999"]}
+    assert refresh.move_examined(source, "thing", "1.3")
+    assert "examined_to: {thing: 1.3}" in Path(source.path).read_text()
+    assert not refresh.move_examined(read_source(Path(source.path)), "thing", "1.2")
+    assert "the code is not in thing 1.2 any more" in "\n".join(summary.lines())
+
+
+def test_a_proof_with_an_end_is_not_checked_against_later_releases(scripts: Mapping[str, ModuleType]) -> None:
+    ranges = {"<1.2": False, ">=1.0,<1.2": False, "==1.1": False, ">=1.0": True}
+    for text, without_end in ranges.items():
+        proof = Proof("source", {"package": "thing", "file": "a.py", "shows": "a", "in": text})
+        assert (scripts["refresh"].endless(proof) is not None) is without_end
+
+
+def test_an_unknown_name_of_only_is_an_error(
+    scripts: Mapping[str, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        scripts["refresh"].main(["--cache", str(tmp_path), "--only", "no-such-package"])
+    assert stopped.value.code == 2
+    assert "not on record: no-such-package" in capsys.readouterr().err
