@@ -131,7 +131,7 @@ class Lines:
     def matching(self, store: Store, regex: str) -> int:
         """Return the releases of which a file matches."""
         found, pattern = 0, compiled(regex)
-        for digest, bits in self.blobs.items():
+        for digest, bits in sorted(self.blobs.items(), key=lambda item: -bin(item[1]).count("1")):
             if bits & ~found and next(pattern.finditer(store.content(digest)), None) is not None:
                 found |= bits
         return found
@@ -521,7 +521,7 @@ def _searched(rule: str, distribution: str, regex: str, releases: StoredReleases
         lines = _every_release(releases.store(package))
         if subject is None or not lines.releases:
             continue
-        bits = lines.matching(releases.store(package), regex)
+        bits = _releases_that_match(releases.store(package), regex)
         edges = {
             place: bound for one in wanted_of(subject, lines) for place, bound in one.bounds.items()
             if lines.changes(bits) >> place & 1
@@ -533,6 +533,11 @@ def _searched(rule: str, distribution: str, regex: str, releases: StoredReleases
     if not found:
         print(f"{rule}: `{regex}` begins and ends at no bound", file=sys.stderr)
     return found[:1]
+
+
+@functools.cache
+def _releases_that_match(store: Store, regex: str) -> int:
+    return _every_release(store).matching(store, regex)
 
 
 @functools.cache

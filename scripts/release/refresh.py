@@ -2,7 +2,8 @@
 
     python scripts/release/refresh.py [--cache DIR] [--only NAME …] [--since DATE] [--tables] [--dry-run]
 
-1. New releases of every package on record are read into the release index; `--since` is the date of the records.
+1. New releases of every package on record are read into the release index: those of `--since` or later, without it
+   those behind the newest one on record.
 2. `--tables` renews every generated table: the scripts in TABLES, in their order, with the same `--only`.
 3. Every proof without an end is checked against the new releases. Where the code is gone, bisection finds the release
    that dropped it; where it is still there, `examined_to` of its rule moves to the newest release.
@@ -36,6 +37,7 @@ from refusals import Refusal, added, unknown  # noqa: E402
 from release_store import Store, StoredReleases, fill  # noqa: E402
 
 from doctor.errors import DoctorError  # noqa: E402
+from doctor.facts.versions import split_clauses  # noqa: E402
 from doctor.rulebook.authoring.coverage import is_generated  # noqa: E402
 from doctor.rulebook.authoring.tests import rulebook_paths  # noqa: E402
 from doctor.rulebook.authoring.verify import shows  # noqa: E402
@@ -147,16 +149,15 @@ def move_examined(source: Source, package: str, version: str) -> bool:
 
 
 def undecided_ranges(sources: Sequence[Source], index: Mapping[str, Mapping]) -> Iterator[str]:
-    """Yield fixes that no release on record satisfies."""
+    """Yield fixes that no release on record satisfies; builds with a label and ranges of facts are left out."""
     for source in sources:
         for way in source.content.get("fix") or ():
             for name, text in (way.get("require") or {}).items():
                 known = index.get(name, {}).get("releases")
-                if (
-                    known
-                    and "+" not in text
-                    and not any(SpecifierSet(text, prereleases=True).contains(v) for v in known)
-                ):
+                if not known or not split_clauses(text) or {"+", "{"} & set(text):
+                    continue
+                wanted = SpecifierSet(text, prereleases=True)
+                if not any(wanted.contains(one) for one in known):
                     yield f"{source.content['id']}: no release on record is in the fix `{name}{text}`"
 
 
@@ -219,18 +220,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def newest_date(line: Mapping) -> str:
+    """Return the date of the newest release of a package on record."""
+    return max((body.get("d", "") for body in line.get("releases", {}).values()), default="")
+
+
 def refresh_records(packages: dict[str, dict], chosen: argparse.Namespace, summary: Summary) -> None:
     """Read the new releases of every package into the index."""
     index = refresh_index.configured_index()
     for name in chosen.only or sorted(packages):
         old = packages[name]
         try:
-            packages[name] = refresh_index.refreshed(name, old, index)
+            packages[name] = refresh_index.refreshed(name, old, index, chosen.since or newest_date(old))
         except (OSError, ValueError) as error:
             summary.undecided.append(f"{name}: the package index does not answer: {error}")
             continue
         found = [one for one in packages[name]["releases"] if one not in old.get("releases", {})]
-        if found := [one for one in found if not Version(one).is_prerelease]:
+        final = [one for one in packages[name]["releases"] if not Version(one).is_prerelease]
+        if found := [one for one in found if one in final or not final]:
             summary.new[name] = sorted(found, key=Version)
     if not chosen.dry_run:
         refresh_index.write_index(refresh_index.INDEX, packages)
