@@ -1,0 +1,138 @@
+"""Where the code of a package raises a message, and under which condition: from a record that ships with the doctor.
+
+The record has the messages of several releases as templates; the expressions of formatted parts name their values. It
+is read only where no rule knows a message.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from doctor.util.resources import rules_dir
+
+_HOLE = "\0"
+_HOLES = re.compile(f"{_HOLE}([^{_HOLE}]*){_HOLE}")
+_SHORTEST = 12  # fixed characters of a message that say where it comes from
+_CLEAR = 24  # fixed characters from which on a message is hardly that of another place
+_LONGEST = 2_000  # characters of a line that are compared
+_MOST = 6  # places of one message that are kept
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place that raises: the package, file and function, the condition, and the releases that have it."""
+
+    package: str
+    file: str
+    function: str
+    guard: str  # the condition, as source; empty where the function always raises
+    releases: tuple[str, ...]  # on record, in order
+    runs: tuple[tuple[int, int], ...]  # first and last release of each span that has it
+    values: tuple[tuple[str, str], ...]  # expression -> what the line says
+    fixed: int  # characters of the template that the line has
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the message is long enough to be that of one place only."""
+        return self.fixed >= _CLEAR
+
+    @property
+    def without(self) -> str:
+        """Return the releases on record without this check, in words; empty where all have it."""
+        if not self.runs:
+            return ""
+        first, last = self.runs[0][0], self.runs[-1][1]
+        parts = [f"before {self.releases[first]}"] if first else []
+        if last + 1 < len(self.releases):
+            parts.append(f"from {self.releases[last + 1]} on")
+        return " and ".join(parts)
+
+
+def sites_of(text: str, packages: Sequence[str] = ()) -> tuple[Site, ...]:
+    """Return the places whose message a line has, the best first; of these packages, else of all on record."""
+    line = text[:_LONGEST]
+    found = [site for name in (packages or _packages()) for site in _matching(name, line)]
+    most = max((site.fixed for site in found), default=0)
+    best = [site for site in found if site.fixed * 5 >= most * 4]
+    return tuple(sorted(best, key=lambda site: (-site.fixed, site.package, site.file))[:_MOST])
+
+
+def has(package: str) -> bool:
+    """Return whether the messages of a package are on record."""
+    return package in _packages()
+
+
+def _matching(package: str, line: str) -> Iterator[Site]:
+    known = _record(package)
+    for (template, file, function, guard, runs), (longest, fixed) in zip(
+        known["sites"], _longest(package), strict=True
+    ):
+        if fixed >= _SHORTEST and longest in line and (values := values_of(template, line)) is not None:
+            spans = tuple((int(a), int(b)) for a, b in (span.split("-") for span in runs.split(",")))
+            yield Site(
+                package,
+                known["files"][file],
+                function,
+                guard,
+                tuple(known["releases"]),
+                spans,
+                tuple(values.items()),
+                fixed,
+            )
+
+
+def values_of(template: str, line: str) -> dict[str, str] | None:
+    """Return what a line has in place of the formatted parts; None where it is another message."""
+    parts = _HOLES.split(template)
+    texts, names = parts[::2], parts[1::2]
+    at = line.find(texts[0].split("\n")[0]) if texts[0] else 0
+    if at < 0:
+        return None
+    if "\n" in texts[0]:
+        return {}
+    at += len(texts[0])
+    found: dict[str, str] = {}
+    for name, text in zip(names, texts[1:], strict=True):
+        fixed = text.split("\n")[0]
+        end = line.find(fixed, at) if fixed else len(line)
+        if end < 0:
+            return None
+        if name:
+            found.setdefault(name, line[at:end][:80])
+        if "\n" in text:
+            break
+        at = end + len(fixed)
+    return found
+
+
+@cache
+def _longest(package: str) -> list[tuple[str, int]]:
+    """Return the longest fixed part of each template, and how many characters are fixed."""
+    found = []
+    for template, *_ in _record(package)["sites"]:
+        texts = _HOLES.split(template.partition("\n")[0])[::2]
+        found.append((max(texts, key=len), sum(map(len, texts))))
+    return found
+
+
+@cache
+def _record(package: str) -> Mapping[str, Any]:
+    file = _folder() / f"{package}.json.xz"
+    return dict(json.loads(lzma.decompress(file.read_bytes())))
+
+
+@cache
+def _packages() -> tuple[str, ...]:
+    """Return the packages on record."""
+    return tuple(sorted(path.name.removesuffix(".json.xz") for path in _folder().glob("*.json.xz")))
+
+
+def _folder() -> Path:
+    return rules_dir() / "index" / "messages"

@@ -1,0 +1,140 @@
+"""Write rules/index/messages/PACKAGE.json.xz: what the code of each package raises, and under which condition.
+
+    python scripts/release/refresh_messages.py --archives DIR [--only PACKAGE ...] [--out FOLDER]
+
+DIR holds wheels and source archives, as `pip download --no-deps` leaves them; several releases of a package may be
+there. They are read as they are: nothing is installed or run. Of each `raise` and `assert` with a message, the record
+has the message as a template, the file, the function, the condition that leads there, and first and last release.
+Packages of which DIR holds no archive keep their record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import re
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from doctor.util.raise_sites import raised_in
+
+OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "messages"
+SHORTEST = 12  # characters of a message that are fixed
+#: Files whose messages no training or serving job prints.
+SKIPPED = re.compile(
+    r"(?:^|/)(?:tests?|testing|benchmarks?|examples|docs|tools|onnx|_vendor|sagemaker|export|exporters|caffe2|tensorboard"
+    r"|mobile|jax|paddle|torchgen|quantization|ao|legacy|deprecated|commands|_numpy|_refs|multimodal_gen|entrypoints"
+    r"|function_call|tool_parsers|reasoning|lang|cli|eval)/|(?:^|/)(?:modeling_(?:tf|flax)_|modular_|convert_|setup\.py|conftest)"
+)
+#: Words of which a message, its function or its file has one; the others have nothing to do with attention.
+RELEVANT = re.compile(
+    r"(?i)att(?:entio)?n|sdpa|scaled_dot|flash|mask|\brope\b|rotary|\bkv|cache|qkv|query|key_value|head|flex|nested|jagged"
+    r"|kernel|triton|fmha|\bmla\b|window|softcap|sink|varlen|cu_?seqlens|seqlen|sequence.?length|context.?parallel|ring"
+    r"|ulysses|dtype|fp8|bf16|fp16|bfloat16|float16|nvcc|cuda|capability|\bsm_?\d|gpu|compile|dynamo|inductor|vmap|fake"
+    r"|contiguous|stride|layout|packing|padding|position|gqa|backend|quant|not installed|install|version|require"
+    r"|checkpoint|recomput|embed_dim|dtensor|placement|shard"
+)
+
+
+@dataclass
+class Record:
+    """The first place of a message, and the releases that have it, by number."""
+
+    file: str
+    function: str
+    releases: set[int] = field(default_factory=set)
+
+
+def archives_in(folder: Path) -> dict[str, dict[Version, Path]]:
+    """Return the archives of each package by release."""
+    found: dict[str, dict[Version, Path]] = {}
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.suffix == ".whl":
+                name, version, *_ = parse_wheel_filename(path.name)
+            elif path.name.endswith(".tar.gz"):
+                name, version = parse_sdist_filename(path.name)
+            else:
+                continue
+        except ValueError:
+            continue
+        found.setdefault(canonicalize_name(name), {})[Version(version.public)] = path
+    return found
+
+
+def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the Python files of an archive; the first folder of a source archive is left out."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in sorted(wheel.namelist()):
+                if name.endswith(".py") and not SKIPPED.search(name):
+                    yield name, wheel.read(name)
+        return
+    with tarfile.open(archive) as source:
+        for member in source:
+            name = member.name.partition("/")[2].removeprefix("src/").removeprefix("python/")
+            stream = source.extractfile(member) if member.isfile() and name.endswith(".py") else None
+            if stream is not None and not SKIPPED.search(name):
+                yield name, stream.read()
+
+
+def record_of(archives: dict[Version, Path]) -> dict:
+    """Return the record of one package: releases, files and sites with the runs of releases that have them."""
+    releases = sorted(archives)
+    having: dict[tuple[str, str], Record] = {}
+    for number, release in enumerate(releases):
+        for path, content in files_in(archives[release]):
+            for site in raised_in(content):
+                if site.fixed < SHORTEST or not (
+                    RELEVANT.search(site.template) or RELEVANT.search(f"{path} {site.function}")
+                ):
+                    continue
+                key = site.template, site.guard  # models copy functions of each other
+                known = having.setdefault(key, Record(path, site.function))
+                known.releases.add(number)
+    files = sorted({item.file for item in having.values()})
+    place = {file: number for number, file in enumerate(files)}
+    sites = [
+        [template, place[item.file], item.function, guard, runs_of(item.releases)]
+        for (template, guard), item in sorted(having.items(), key=lambda pair: (place[pair[1].file], pair[0]))
+    ]
+    return {"releases": [str(release) for release in releases], "files": files, "sites": sites}
+
+
+def runs_of(numbers: set[int]) -> str:
+    """Return spans of numbers: `0-3,5-5`."""
+    firsts = sorted(number for number in numbers if number - 1 not in numbers)
+    lasts = sorted(number for number in numbers if number + 1 not in numbers)
+    return ",".join(f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True))
+
+
+def main() -> int:
+    """Write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--archives", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=())
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, archives in archives_in(options.archives).items():
+        if options.only and name not in options.only:
+            continue
+        record = record_of(archives)
+        text = json.dumps(record, separators=(",", ":"), sort_keys=True)
+        packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+        (options.out / f"{name}.json.xz").write_bytes(packed)
+        print(f"{name}: {len(record['sites'])} messages in {len(archives)} releases, {len(packed):,} bytes", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
