@@ -28,6 +28,7 @@ def as_json(report: LogReport) -> str:
         "benign": [_short(item) for item in report.benign],
         "unrelated": [_short(item) for item in report.unrelated],
         "errors": [{"line": line.number, "text": shortened(line.text, _LONGEST, "")} for line in report.errors],
+        "shown": list(report.shown),
         "versions": [{"rule": item.rule, "message": item.message} for item in report.versions],
         "facts": {key: {"value": _plain(fact.value), "source": fact.source} for key, fact in report.facts.items()},
         "lines": report.lines,
@@ -122,7 +123,8 @@ def as_text(report: LogReport, style: Style) -> str:
 def _cause(page: Page, item: Explanation) -> None:
     page.say(item.message, lead="cause:", look="error")
     because = f" ({'; '.join(item.doubts)})" if item.doubts else ""
-    page.say(f"{item.category}; confidence {item.confidence}{because}; rule {item.rule}", indent=2)
+    source = f"rule {item.rule}" if item.rule is not None else "read from the code"
+    page.say(f"{item.category}; confidence {item.confidence}{because}; {source}", indent=2)
     rank = f" (rank {item.line.rank})" if item.line.rank is not None else ""
     page.line(f"  line {item.line.number}{rank}: {_cut(item.line.text)}")
     if item.why:
@@ -160,7 +162,8 @@ def _fixes(page: Page, item: Explanation) -> None:
 
 def _others(page: Page, items: Iterable[Explanation]) -> None:
     for item in items:
-        page.say(f"line {item.line.number}: {item.message} ({item.rule}, {item.category})", lead="also:", look="note")
+        source = f"{item.rule}, {item.category}" if item.rule is not None else item.category
+        page.say(f"line {item.line.number}: {item.message} ({source})", lead="also:", look="note")
         first = next((line for remedy in item.remedies for line in alternative_lines(remedy)), None)
         if first:
             page.line(f"      {first}", "command")
@@ -176,6 +179,8 @@ def _nothing(page: Page, report: LogReport) -> None:
     for item in report.unrelated:
         page.say(f"line {item.line.number}: {item.message}", lead="other cause:", look="note")
         page.line(f"      {_cut(item.line.text)}", "dim")
+    for text in report.shown:
+        page.say(text, lead="shows:", look="note")
     if not report.unrelated and report.errors:
         page.say("error lines that were looked at:", indent=2)
         for line in report.errors:

@@ -24,11 +24,13 @@ class Doubt(TextEnum):
     UNDECIDED = "facts that decide are not in the log"
     LATER = "an earlier line shows another cause"
     OTHER_RANK = "another rank failed first"
+    NOTICE = "the line is a warning, and an error follows"
+    UNATTRIBUTED = "no frame shows whose compiled code failed"
 
 
 def confidence_of(doubts: tuple[Doubt, ...]) -> Confidence:
     """Return how sure a cause with these doubts is."""
-    if Doubt.GENERAL in doubts:
+    if Doubt.GENERAL in doubts or Doubt.NOTICE in doubts:
         return Confidence.LOW
     return Confidence.MEDIUM if doubts else Confidence.HIGH
 
@@ -47,7 +49,7 @@ class Explanation:
     """One known cause that a log shows, with the line that shows it."""
 
     cause: str  # in kebab-case; several rules may speak of one cause
-    rule: str
+    rule: str | None  # None where the code itself states the cause
     category: str
     packages: tuple[str, ...]
     doubts: tuple[Doubt, ...]
@@ -80,5 +82,6 @@ class LogReport:
     facts: Facts = field(default_factory=Facts)  # read off the log, with those of the target
     versions: tuple[Finding, ...] = ()  # errors of the versions among these facts, of which no line of the log speaks
     errors: tuple[LogLine, ...] = ()  # the last error lines that were looked at
+    shown: tuple[str, ...] = ()  # what the log shows of a failure whose cause is not known: package, frame, condition
     lines: int = 0
     notes: tuple[str, ...] = ()

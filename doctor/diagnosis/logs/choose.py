@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from doctor.model import Remedy, Severity
-from doctor.report.log_model import Doubt, Explanation, LogLine
+from doctor.errors import DoctorError
+from doctor.model import Severity
 from doctor.rulebook.anchors import fixed_length
-from doctor.rulebook.conditions import parse_conditions
-from doctor.rulebook.messages import interpolate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library
 from doctor.rulebook.signatures import NONE, LogRule, Signature
 
+from .attribution import UNKNOWN, Attribution, Origin, attributed, plain
 from .frames import Stack
-from .kinds import category_of, is_ambiguous
+from .kinds import is_ambiguous, is_compiled_fault
 from .names import NameHistory, class_owner, history_of, is_unheard_of, is_wrapped, with_class
+from .notices import names_alternative
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
-MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
 _KNOWN = -2  # least weight of a rule whose line names something that is known to come or go with a release
 _UNSURE = -5  # most weight of a rule for `check` whose facts are missing, by a message that any library may raise
 _GUESS = -4  # weight from which on a rule takes any missing name for one of another release, also of a library
 _CLEARER = 1.5  # times the fixed characters of a vague rule, from which on another one says clearly more of a line
+_OF_MACHINE = frozenset(["cuda-toolkit", "nvidia-driver", "driver", "python", "gcc"])  # no frame is in their code
+_TELLING = 3  # characters of a name that may be part of any word
+_OF_NAME = re.compile(r"has no attribute|unexpected keyword|No module named|cannot import name|required (?:pos|key)")
+_NO_KERNEL = "no-kernel-image/arch"
 _OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
 OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
-_PLACEHOLDER = re.compile(r"\{log\.(\w+)(?:\|[\w-]+)?\}")
-#: A placeholder at the start of a word: the name of a package, not its release.
-_PACKAGE_WORD = re.compile(r"""(?:^|[\s"'])\{log\.(\w+)(?:\|[\w-]+)?\}""")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Candidate:
     groups: Mapping[str, str]  # what the expressions name; `package` is a distribution
     follows: bool = False  # of another rank than the one that failed first
     history: NameHistory | None = None  # of what the message misses, for a rule that is vague
+    blame: Attribution = UNKNOWN  # whose code failed, for a message that any compiled code prints
 
     @property
     def kind(self) -> int:
@@ -127,7 +129,7 @@ def _is_no_cause(item: Candidate, quiet: frozenset[int], explained: frozenset[in
     """Return whether the line of a candidate is harmless, or belongs to a failure of another kind."""
     if item.match.line in quiet and not item.holds and item.weight < 1:
         return True
-    return item.match.line in explained and _owned(item.rule) is not None
+    return item.match.line in explained and owned_by_line(item.rule) is not None
 
 
 def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterator[Match]:
@@ -147,33 +149,116 @@ def _candidate(
     groups = {**signature.groups_near(match.around), **dict(match.groups), "line": match.text}
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
+    blame = attributed(match, stack)
+    foreign = not holds and _is_foreign(rule, match, blame, stack)
+    if foreign is None:
+        return None
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
     if weight <= _KNOWN and history is None and rule.category in _OF_NAMES and _is_slip(match, stack, weight):
         return None
-    if (owned := _owned(rule)) is not None:
-        owner = stack.owner(groups["package"]) if "package" in groups else _code_of(match, stack)
-        owner = (
-            (history and history.package)
-            or owner
-            or (class_owner(match.text) if rule.category in _OF_NAMES else None)
-            or (owned[1] and groups.get("package", _spoken_of(match, stack) or owned[1]).replace("_", "-"))
-        )
+    if (owned := owned_by_line(rule)) is not None:
+        owner = _owner(rule, match, groups, history, blame, stack, owned[1])
         if owner is None:  # a message of code outside the stack
             return None
         groups["package"] = owner
+    if not holds and _serves_gpu(rule, groups.get("package"), known):
+        return None
     if holds and rule.when is not None:
         weight = max(weight, 0)
+    if foreign and rule.explains_only:  # the kind of failure may be right
+        weight = min(weight, _UNSURE)
     if history is not None:
         weight = max(weight, _KNOWN)
     score = weight + signature.conditions + (3 if holds else 0)
     if rule.explains_only:
-        return Candidate(rule, signature, match, holds, weight, score + _OWN, groups, history=history)
+        return Candidate(rule, signature, match, holds, weight, score + _OWN, groups, history=history, blame=blame)
     mentioned = _mentioned(stack.libraries.get(rule.rule.library), match)
     if not holds and is_ambiguous(match.text) and not (mentioned and signature.conditions):
         if not mentioned:
             return None
         weight, score = min(weight, _UNSURE), min(score, _UNSURE)  # a rule for logs knows such a message better
-    return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
+    return Candidate(rule, signature, match, holds, weight, score + mentioned, groups, blame=blame)
+
+
+def _owner(
+    rule: LogRule,
+    match: Match,
+    groups: Mapping[str, str],
+    history: NameHistory | None,
+    blame: Attribution,
+    stack: Stack,
+    default: str | None,
+) -> str | None:
+    """Return the package that a rule for any package speaks of; `default`: its name for one outside the stack."""
+    if blame.package is not None and is_compiled_fault(match.text):
+        return blame.package
+    owner = stack.owner(groups["package"]) if "package" in groups else _code_of(match, stack)
+    of_class = class_owner(match.text) if rule.category in _OF_NAMES else None
+    found = (history.package if history is not None else None) or owner or of_class
+    return found or (default and groups.get("package", _spoken_of(match, stack) or default).replace("_", "-"))
+
+
+def _is_foreign(rule: LogRule, match: Match, blame: Attribution, stack: Stack) -> bool | None:
+    """Return whether a rule names other packages than the one that failed; None where it cannot be the cause."""
+    if is_compiled_fault(match.text):
+        return None if _blames_another(rule, match, blame, stack) else False
+    if blame.origin == Origin.JOB:
+        return None if rule.explains_only and _is_of_job(rule, match, stack) else _is_value(match)
+    return _is_value(match) or (blame.origin == Origin.STACK and _blames_another(rule, match, blame, stack))
+
+
+def _blames_another(rule: LogRule, match: Match, blame: Attribution, stack: Stack) -> bool:
+    """Return whether a rule names other packages than the one whose compiled code failed, as the log shows."""
+    if owned_by_line(rule) is not None or blame.origin == Origin.UNKNOWN:
+        return False
+    library = stack.libraries.get(rule.rule.library)
+    names = (*rule.packages, *packages_of(rule), *(library.distributions if library is not None else ()))
+    if blame.origin == Origin.JOB:
+        return blame.launches and not {"triton", "nvidia-cutlass-dsl"} & {*names}
+    if blame.is_one_of(names) or _OF_MACHINE & {*rule.packages} or _is_named(names, match, stack):
+        return False
+    return is_compiled_fault(match.text) or not ("torch" in names or _is_called(names, match, stack))
+
+
+def _is_named(names: Sequence[str], match: Match, stack: Stack) -> bool:
+    """Return whether a line names one of some packages, or a module of one; torch is named by any line."""
+    others = {name for name in names if name != "torch"}
+    words = re.findall(r"[A-Za-z]\w+", match.text)
+    line = plain(match.text)
+    return any(plain(name) in line for name in others) or any(stack.owner(word) in others for word in words)
+
+
+def _is_called(names: Sequence[str], match: Match, stack: Stack) -> bool:
+    """Return whether code of some packages is among the frames of a failure, or the lines around it name them."""
+    owners = {stack.owner_of_file(frame.file) for frame in match.frames}
+    return bool(owners & {*names}) or any(len(name) > _TELLING and plain(name) in plain(match.around) for name in names)
+
+
+def _serves_gpu(rule: LogRule, owner: str | None, known: FactResolver) -> bool:
+    """Return whether the compiled files of the blamed package are known to hold code for this GPU."""
+    blamed = owner or next(iter(rule.packages), None)
+    if rule.category == _NO_KERNEL and blamed is not None:
+        with contextlib.suppress(DoctorError):  # of most packages no fact says what they hold
+            return known.value(f"{blamed}.serves_gpu") is True
+    return False
+
+
+def _is_of_job(rule: LogRule, match: Match, stack: Stack) -> bool:
+    """Return whether a whole traceback has frames of the job only, and nothing in it names a package of the rule."""
+    if owned_by_line(rule) is not None or "torch" in rule.packages or "Traceback (" not in match.around:
+        return False
+    if _OF_NAME.search(match.text):  # the name says whose it is
+        return False
+    names = (*rule.packages, rule.rule.library)
+    if any("-packages" in frame.file or stack.owner_of_file(frame.file) for frame in match.frames):
+        return False
+    return not (_is_named(names, match, stack) or _is_called(names, match, stack))
+
+
+def _is_value(match: Match) -> bool:
+    """Return whether the name that a module lacks is a value that the code looks up, as the name of a dtype."""
+    frame = match.frames[-1] if match.frames else None
+    return frame is not None and "getattr(" in frame.code and "has no attribute" in match.text
 
 
 def _code_of(match: Match, stack: Stack) -> str | None:
@@ -192,7 +277,7 @@ def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
     line = with_class(match.text, match.around)
     owner = stack.owner_of_file(match.frame)
     wrapper = owner if is_wrapped(match.text, match.around) else None  # its function is not the called one
-    if _owned(rule) is None:
+    if owned_by_line(rule) is None:
         expected = [name for name in rule.packages if name != wrapper]
         return history_of(line, stack.owner, expected) if expected else None
     of_frame = history_of(line, stack.owner, (owner,)) if owner not in (None, wrapper) else None
@@ -209,7 +294,15 @@ def _is_slip(match: Match, stack: Stack, weight: int) -> bool:
     return is_unheard_of(with_class(match.text, match.around), stack.owner, called_from=match.frame)
 
 
-def _owned(rule: LogRule) -> re.Match[str] | None:
+def packages_of(rule: LogRule) -> tuple[str, ...]:
+    """Return the distributions of a rule's conditions and fixes."""
+    conditions = rule.when.leaves() if rule.when is not None else ()
+    named = [leaf.key.removesuffix(".version") for leaf in conditions if leaf.key.endswith(".version")]
+    named += [name for remedy in rule.rule.alternatives for name in remedy.require]
+    return tuple(dict.fromkeys(named)) or (rule.rule.library.replace("_", "-"),)
+
+
+def owned_by_line(rule: LogRule) -> re.Match[str] | None:
     """Return the placeholder for the package whose code failed; None for a rule that names its packages."""
     return next((found for name in rule.packages if (found := OWNER.fullmatch(name))), None)
 
@@ -223,178 +316,15 @@ def _mentioned(library: Library | None, match: Match) -> int:
     return 2 if any(name in match.text for name in names) else int(any(name in match.around for name in names))
 
 
-def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-    """Return known causes, benign lines, and failures that are no incompatibility."""
-    benign = [item for item in found if item.rule.benign]
-    unrelated = [item for item in found if item.rule.category == NONE and not item.rule.benign]
-    causes = [item for item in found if item.rule.category != NONE]
-    return causes, benign, unrelated
+def split(found: Sequence[Candidate], end: int) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+    """Return known causes, benign lines, and failures that are no incompatibility.
 
-
-def explanations(found: Sequence[Candidate], known: FactResolver, stack: Stack) -> tuple[Explanation, ...]:
-    """Return one explanation for each cause, best first; general ones only if nothing better is known."""
-    first: dict[str, Candidate] = {}
-    for item in found:
-        first.setdefault(item.rule.cause, item)
-    distinct = list(first.values())
-    distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1 and not _repeats(item, distinct[0])]
-    return tuple(explanation(item, known, stack, _rivals(item, distinct), distinct[0]) for item in distinct[:MOST])
-
-
-def _repeats(item: Candidate, root: Candidate) -> bool:
-    """Return whether a rule for messages of any package says less of a line than the rule that is reported first."""
-    return item is not root and item.match.line == root.match.line and _owned(item.rule) is not None
-
-
-def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
-    """Return the other causes that rest on the same line, and fit as well or would with facts that are missing."""
-    return [
-        other
-        for other in others
-        if other is not item
-        and other.match.line == item.match.line
-        and (other.score >= item.score or (other.rule.explains_only and other.undecided))
+    `end`: the line of the last error. A warning that names what runs instead is benign where no error follows.
+    """
+    harmless = [
+        item for item in found if item.match.line > end and not item.holds and names_alternative(item.match.text)
     ]
-
-
-def _doubts(item: Candidate, rivals: Sequence[Candidate], root: Candidate | None, named: bool) -> Iterator[Doubt]:
-    """Yield what leaves a candidate open.
-
-    `rivals`: other causes of the same line. `root`: the candidate of the log that is reported first. `named`: the
-    message names something of which the releases that have it are known.
-    """
-    if named:
-        return
-    if item.kind > 1:
-        yield Doubt.GENERAL
-    elif item.kind == 1 and not item.holds and item.rule.explains_only:
-        yield Doubt.VAGUE
-    if rivals and not item.holds:
-        yield Doubt.SHARED
-    if item.undecided:
-        yield Doubt.UNDECIDED
-    if root is not None and root.match.line < item.match.line:
-        yield Doubt.LATER
-    if item.follows:
-        yield Doubt.OTHER_RANK
-
-
-def explanation(
-    item: Candidate, known: FactResolver, stack: Stack, rivals: Sequence[Candidate] = (), root: Candidate | None = None
-) -> Explanation:
-    """Return what is said of one candidate; `rivals` and `root` as for its doubts."""
-    rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
-    message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
-    message = _worded(str(message), groups, known)
-    named = (_filled(name, groups) or "" for name in item.rule.packages)
-    packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
-    history = item.history
-    message = history.sentence if history is not None and item.weight < 0 else message
-    why = str(body.get("why") or "").strip()
-    if history is not None and history.sentence != message:
-        why = f"{why} {history.sentence[0].upper()}{history.sentence[1:]}." if why else history.sentence
-    of_name = _of_name(history, groups.get("name")) if history is not None else ()
-    doubts = tuple(_doubts(item, rivals, root, history is not None and item.weight < 0))
-    decisive = [other for other in (item, *rivals) if other.undecided]
-    return Explanation(
-        cause=item.rule.cause,
-        rule=rule.id,
-        category=category_of(item.rule.category or body.get("category"), item.match.text),
-        packages=packages,
-        doubts=doubts,
-        signature=item.signature.match,
-        line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
-        message=message,
-        why=why,
-        remedies=(*of_name, *_remedies(rule.alternatives, known, groups, stack)),
-        no_pin=body.get("no_pin"),
-        references=rule.references,
-        missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))),
-        holds=item.holds,
-    )
-
-
-def _of_name(history: NameHistory, name: str | None) -> tuple[Remedy, ...]:
-    """Return what gives the caller what it misses."""
-    pinned = Remedy(require={history.package: history.specifier})
-    if history.spelled is not None:
-        return Remedy(note=f"write `{history.spelled}` in the importing file"), pinned
-    if history.home is None or name is None:
-        return (pinned,)
-    moved = Remedy(
-        call=f"from {history.home} import {name}", note="in the importing file; newer releases have it there"
-    )
-    return pinned, moved
-
-
-def _packages(rule: LogRule) -> tuple[str, ...]:
-    """Return the distributions of a rule's conditions and fixes."""
-    conditions = rule.when.leaves() if rule.when is not None else ()
-    named = [leaf.key.removesuffix(".version") for leaf in conditions if leaf.key.endswith(".version")]
-    named += [name for remedy in rule.rule.alternatives for name in remedy.require]
-    return tuple(dict.fromkeys(named)) or (rule.rule.library.replace("_", "-"),)
-
-
-def _missing(item: Candidate, known: FactResolver) -> list[str]:
-    if item.rule.when is None:
-        return []
-    return [leaf.key for leaf in item.rule.when.leaves() if known.value(leaf.key) is None]
-
-
-def _remedies(
-    remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[str, str], stack: Stack
-) -> Iterator[Remedy]:
-    """Yield the remedies whose own condition does not fail, with words of the log filled in.
-
-    No command installs a package that only the log names: anyone could register that name.
-    """
-    for remedy in remedies:
-        if remedy.when and parse_conditions(remedy.when).holds(known) is False:
-            continue
-        if any(name not in groups for name in _PLACEHOLDER.findall(remedy.call or "")):
-            continue  # the line does not say what the command needs
-        named = {name: stack.owner(groups[name]) for name in _installed_names(remedy)}
-        strange = next((name for name, owner in named.items() if not stack.is_registered(owner)), None)
-        if strange is not None:
-            yield replace(remedy, require={}, call=None, note=_from_its_project(groups[strange], remedy))
-            continue
-        call = _filled(remedy.call, {**groups, **{name: owner for name, owner in named.items() if owner}})
-        note = _filled(remedy.note, groups)
-        ranges = {_filled(name, groups) or name: wanted for name, wanted in _ranges(remedy, known)}
-        yield replace(remedy, require=ranges, call=call, note=note)
-
-
-def _from_its_project(package: str, remedy: Remedy) -> str:
-    """Return what to do with a package that the registry does not have on record."""
-    isolated = "--no-build-isolation" not in (remedy.call or "")
-    how = f"install `{package}` from" if isolated else f"build `{package}` with `--no-build-isolation`, from"
-    return f"{how} the source that its project names; no record says whose package the registry has under this name"
-
-
-def _installed_names(remedy: Remedy) -> Iterator[str]:
-    """Yield the placeholders for the packages that the remedy installs."""
-    call = remedy.call or ""
-    if "install" in call and "uninstall" not in call:
-        yield from _PACKAGE_WORD.findall(call)
-    yield from (name for text in remedy.require for name in _PLACEHOLDER.findall(text))
-
-
-def _filled(text: str | None, groups: Mapping[str, str]) -> str | None:
-    """Return a text with `{log.name}` replaced by what the line says."""
-    return None if text is None else _PLACEHOLDER.sub(lambda found: groups.get(found[1], "?"), text)
-
-
-def _worded(message: str, groups: Mapping[str, str], known: FactResolver) -> str:
-    """Return a message with facts and words of the line filled in; braces in the line itself name no fact."""
-    start, parts = 0, []
-    for found in _PLACEHOLDER.finditer(message):
-        parts += [interpolate(message[start : found.start()], known), groups.get(found[1], "?")]
-        start = found.end()
-    return "".join(parts) + interpolate(message[start:], known)
-
-
-def _ranges(remedy: Remedy, known: FactResolver) -> Iterator[tuple[str, str]]:
-    """Yield the wanted ranges; one that follows from an unknown fact is left out."""
-    for name, wanted in remedy.require.items():
-        shown = interpolate(wanted, known)
-        yield name, "" if "(unknown)" in shown else shown
+    benign = [item for item in found if item.rule.benign or item in harmless]
+    unrelated = [item for item in found if item.rule.category == NONE and item not in benign]
+    causes = [item for item in found if item.rule.category != NONE and item not in harmless]
+    return causes, benign, unrelated

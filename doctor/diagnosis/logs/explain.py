@@ -11,7 +11,7 @@ from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.errors import DoctorError
 from doctor.model import Facts, Finding, Prediction, Severity
 from doctor.packages.gpus import with_capability
-from doctor.report.log_model import Explanation, LogLine, LogReport
+from doctor.report.log_model import Confidence, Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
@@ -21,11 +21,15 @@ from doctor.sources.printed import printed_facts
 from doctor.sources.printed_form import is_printed
 from doctor.sources.workload.defaults import complete_workload
 
-from . import nvte
-from .choose import candidates, explanation, explanations, split
+from . import located, nvte, refusals, symptoms
+from .answer import explanation
+from .choose import candidates, split
 from .facts import facts_of, patterns
 from .frames import Stack
+from .graph_breaks import graph_break
+from .notices import last_raised
 from .pattern import MOST, Pattern
+from .ranking import explanations
 from .ranks import ROOT_CAUSE, root_rank
 from .retyped import TYPED, with_retyped
 from .scan import GIVEN_UP, LAST, Match, Scanner
@@ -33,10 +37,14 @@ from .source import LogSource
 from .wrapped import with_rejoined
 
 _ERROR = (
-    r"\w(?:Error|Exception|Failure):(?: |\W{0,120}$)|Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b"
-    r"|fatal error: | error: |^[\d:.,\[\]TZ -]{8,40} ERROR\b"
+    r"(?:\w(?:Error|Exception|Failure)|\bexc\.Unsupported):(?: |\W{0,120}$)|Exception\b.{0,3}$"
+    r"|^(?:FATAL|fatal|ERROR|error)\b|fatal error: | error: |^[\d:.,\[\]TZ -]{8,40} ERROR\b"
 )
-_ERRORS = Pattern(_ERROR, ("Error:", "Exception", "Failure:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
+_ERRORS = Pattern(
+    _ERROR, ("Error:", "Exception", "Failure:", "exc.Unsupported:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400
+)
+_WARNED = Pattern(refusals.WARNED, ("sdp_utils",), 64)
+_OTHERS = (Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS, _WARNED, TYPED, symptoms.DUMP, symptoms.NOT_FINITE)
 _SHOWN_ERRORS = 5
 _REPORT = 256 * 1024  # bytes at the start of a log in which a report of the environment is looked for
 _HARMLESS = 4 * MOST  # matches that are kept of lines that show no cause: they come in great numbers
@@ -66,7 +74,7 @@ class LogExplainer:
         harmless = {item.match for rule in self.rules if rule.category == NONE for item in rule.signatures}
         kept = {text: _HARMLESS if text in harmless else MOST for text, _ in texts}
         own = [Pattern(text, anchors, kept[text]) for text, anchors in dict(texts).items() if anchors]
-        return (*own, *patterns(self._distributions), Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS, TYPED)
+        return (*own, *patterns(self._distributions), *_OTHERS)
 
     def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:
         """Return what is known of one log; DoctorError for one that cannot be read."""
@@ -81,21 +89,50 @@ class LogExplainer:
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
         root = root_rank(matches.get(ROOT_CAUSE, ()))
-        causes, benign, unrelated = split(candidates(self.rules, matches, known, self._stack, root))
-        diagnosis = explanations(causes, known, self._stack)
+        end = last_raised(matches.get(_ERROR, ()))
+        causes, benign, unrelated = split(candidates(self.rules, matches, known, self._stack, root), end)
+        diagnosis = explanations(causes, known, self._stack, end)
+        shown: tuple[str, ...] = ()
+        if not diagnosis or diagnosis[0].confidence == Confidence.LOW:
+            diagnosis, shown = self._read_from_code(diagnosis, matches, root, bool(unrelated))
+        diagnosis = diagnosis or symptoms.hang(matches)
+        shown = shown if diagnosis else (*shown, *symptoms.not_finite(matches))
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
         related = {item.rule.rule.id: item.match.line for item in causes}
         return LogReport(
             input=source.name,
             diagnosis=tuple(self._with_fixes(item, assessment, related) for item in detailed) if fixes else detailed,
-            benign=tuple(explanation(item, known, self._stack) for item in benign),
-            unrelated=tuple(explanation(item, known, self._stack) for item in unrelated),
+            benign=tuple(explanation(item, (), (), known, self._stack) for item in benign),
+            unrelated=tuple(explanation(item, (), (), known, self._stack) for item in unrelated),
             facts=facts,
-            versions=tuple(_of_versions(assessment.findings, {item.rule for item in diagnosis})),
+            versions=tuple(_of_versions(assessment.findings, {item.rule or "" for item in diagnosis})),
             errors=_last_errors(matches.get(_ERROR, [])),
+            shown=shown,
             lines=scanner.lines,
             notes=(*source.notes, *_not_examined(scanner.common)),
         )
+
+    def _read_from_code(
+        self, known: tuple[Explanation, ...], matches: Mapping[str, list[Match]], root: str | None, named: bool
+    ) -> tuple[tuple[Explanation, ...], tuple[str, ...]]:
+        """Return the cause that the code states in place of a vague one, and what the log shows without a cause.
+
+        `named`: the failure is known as one that is not of the stack.
+        """
+        errors = matches.get(_ERROR, ())
+        site_dirs = self.target.site_dirs if self.target is not None else ()
+        stated = next((made for match in reversed(errors) if (made := graph_break(match)) is not None), None)
+        if stated is not None:
+            return (stated,), ()
+        found = located.located(errors, self._stack, root, site_dirs)
+        if found is None:
+            return known, () if known or named else located.shown(errors, self._stack, root)
+        made = located.explained(found)
+        if not found.is_of_attention or named:
+            return known, (f"{made.message}. {made.why}",) if not known else ()
+        if known and (made.line.number < known[0].line.number or not found.exact):
+            return known, ()
+        return (made, *known[1:]), ()
 
     def _facts(self, matches: Mapping[str, list[Match]], start: str) -> Facts:
         """Return the facts of the log, with what a report at its start and what is known of the target over them."""
@@ -167,7 +204,11 @@ def _last_errors(matches: Sequence[Match]) -> tuple[LogLine, ...]:
 def _with_reasons(
     item: Explanation, matches: Mapping[str, list[Match]], predictions: Sequence[Prediction]
 ) -> Explanation:
-    """Return the explanation of a refusal by TransformerEngine with the reasons of each backend."""
+    """Return the explanation of a refusal with the reasons of each backend, as printed or predicted."""
+    if refusals.REFUSED.search(item.line.text):
+        printed = refusals.reasons(matches.get(refusals.WARNED, ()), item.line)
+        message = f"{item.message}; {printed[0]}" if printed else item.message
+        return replace(item, message=message, reasons=(*printed, *item.reasons))
     if "transformer-engine" not in item.packages or item.category != "backend-unavailable":
         return item
     printed = nvte.reasons(tuple(matches.get(nvte.DISABLING, ())))
@@ -180,4 +221,4 @@ def _with_reasons(
         for reason in candidate.reasons
         if reason.holds
     ]
-    return replace(item, reasons=(*printed, *dict.fromkeys(predicted)))
+    return replace(item, reasons=(*item.reasons, *printed, *dict.fromkeys(predicted)))

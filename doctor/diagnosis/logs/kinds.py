@@ -72,9 +72,25 @@ _CALLS = re.compile(
 
 #: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
 _AMBIGUOUS = re.compile(
-    r"values? to unpack|no kernel image|unexpected keyword argument|NoneType|KeyError|object has no attribute"
-    r"|invalid configuration argument|illegal memory access|cannot open shared object|GLIBC_|undefined symbol"
+    r"values? to unpack|no kernel image|unexpected keyword argument|takes \d positional arguments? but|NoneType"
+    r"|KeyError|object has no attribute|invalid configuration argument|illegal memory access"
+    r"|cannot open shared object|GLIBC_|undefined symbol"
 )
+
+#: What compiled code of any package ends with: the line says nothing of whose code it is.
+_COMPILED_FAULT = re.compile(
+    r"no kernel image|kernel image is invalid|invalid device function|illegal memory access|misaligned address"
+    r"|illegal instruction was|unspecified launch failure|global/shared address space"
+    r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE|ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_OUT_OF_RESOURCES)"
+    r"|lib(?:cudart|cublas|cublasLt|cusparse|cusolver|cufft|curand|nvrtc|nvJitLink)\b[\w.-]*: cannot open shared"
+    r"|undefined symbol:? ?_ZT?[ISV]?N?K?(?:3c10|2at|5torch|4c10d)|(?i:out of resources?)\b"
+    r"|too many resources requested|OutOfResources|does not define module export function"
+)
+
+
+def is_compiled_fault(line: str) -> bool:
+    """Return whether a message is one of compiled code, which says nothing of the package that failed."""
+    return _COMPILED_FAULT.search(line) is not None
 
 
 def is_ambiguous(line: str) -> bool:

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from doctor.util.linear_regex import compiled, compiled_once, named_groups
-from doctor.util.traceback_frames import last_frame
+from doctor.util.traceback_frames import Frame, frames_of, last_frame
 
 from .pattern import Pattern, PatternChoice
 
@@ -28,6 +28,7 @@ _COMMON = 10_000  # lines with a text in vain, before its patterns take its plac
 _MOST_DIRECT = 16  # patterns that do; more would make the automaton slow
 GIVEN_UP = 50_000  # lines with a text in vain, after which it is looked for in the end of the log only
 _MOST_SEEN = 256  # lines without a match that are remembered
+_TRACEBACK = "Traceback (most recent call last)"
 _MEMORY = 64 << 20  # of the automaton that finds texts
 _PREFIX = re.compile(
     r"^\s*(?:"
@@ -67,6 +68,12 @@ class Place:
         return last_frame(self._earlier)
 
     @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        """Return the frames of the last traceback before the line."""
+        start = self._earlier.rfind(_TRACEBACK)
+        return frames_of(self._earlier[max(start, 0) :])
+
+    @cached_property
     def _earlier(self) -> str:
         lines = self.before.decode("utf-8", "replace").splitlines()[-60:]
         return "\n".join(_same_rank(lines, self.rank))
@@ -94,6 +101,11 @@ class Match:
     def frame(self) -> str:
         """Return the file of the last frame of the traceback before it."""
         return last_frame(self.same) or self.place.frame
+
+    @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        """Return the frames of the last traceback before it."""
+        return frames_of(self.same) or self.place.frames
 
 
 @lru_cache(maxsize=4)

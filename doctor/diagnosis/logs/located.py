@@ -1,0 +1,312 @@
+"""What the code says of an error that no rule knows: the place that raises it, its condition, and what it proposes.
+
+The place is read in the installed source where the log names file and line and the environment is at hand, else looked
+up in the record of messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from doctor.model import Remedy
+from doctor.report.log_model import Doubt, Explanation, LogLine
+from doctor.util.raise_sites import raised_in
+from doctor.util.traceback_frames import Frame
+
+from . import sites
+from .attribution import Attribution, Origin, attributed
+from .frames import Stack
+from .kinds import category_of
+from .scan import Match
+from .sites import Site
+
+CAUSE = "stated-by-the-code"
+_LARGEST = 4 << 20  # bytes of a source file
+_SHORT = 60  # characters of a value that is shown
+_LONG = 40  # fixed characters of a message that says enough without a frame
+_CALLERS = 10  # frames before an error that say what it is about
+_ERRORS = 6  # different errors before the end of a log that are looked up
+#: What reports the failure of another process or call.
+_WRAPPER = re.compile(
+    r"ChildFailedError|Failed to import|EngineCore|EngineDeadError|RayTaskError|ProcessRaisedException"
+    r"|BackendCompilerFailed|exit(?:ed)? (?:with )?code|CalledProcessError|SystemExit|KeyboardInterrupt"
+)
+#: Of what a message, function or file has to speak, so that the failure is one of attention and its kernels.
+_ATTENTION = re.compile(
+    r"(?i)att(?:entio)?n(?!ame)|sdpa|scaled_dot|\bflash|_flash|\brope|_rope|rotary|\bkv|past_key|qkv|\bhead|_head"
+    r"|num_heads|embed_dim"
+    r"|flex_|\bnested|jagged|\bfmha|\bmla\b|sliding|softcap|varlen|cu_?seqlens|context.?parallel|ulysses|block_?mask"
+    r"|score_mod|mask_mod|padd(?:ed|ing)_mask|attn_mask|\bvmap|fake tensor|register_fake|custom op|data-dependent"
+    r"|fullgraph|graph break|dtensor|\bgqa|quantiz|blocksize|flashinfer|sparse|utils/checkpoint|CUDA_HOME"
+    r"|nvcc"
+)
+_EXCEPTION = re.compile(r"(?:[\w.]+(?:Error|Exception|Failure|Interrupt|Unsupported))\b")
+_PIP = re.compile(r"`?\b((?:uv )?pip3? install [^`\n,;]{2,120}?)(?=[`\n,;]|\. |\.?$)")
+_ADVICE = re.compile(
+    r"(?:^|[.!;:,] )((?:[Pp]lease|[Tt]ry|[Uu]se|[Ss]et|[Cc]onsider|[Rr]eplace|[Pp]ass"
+    r"|[Yy]ou (?:can|should|need to|must)|[Mm]ake sure) [^.\n]{4,220}(?:\.\d[^.\n]{0,80}|\.\w[^.\n]{0,120}){0,3})"
+)
+#: What Python and the operators of torch say of the code of any package.
+_OF_ANY_CODE = re.compile(
+    r"has no attribute|unexpected keyword|positional argument|is not (?:subscriptable|callable|iterable|defined)"
+    r"|cannot be multiplied|is invalid for input|must match the (?:size|existing)|No module named|cannot import name"
+    r"|no file named|index out of range|out of memory"
+)
+_ATTENTION_WORDS = re.compile(
+    r"(?i)(?:\b|_)att(?:entio)?n(?!_heads)|sdpa|scaled_dot|flash|qkv|flex_|block_mask|\bgqa|_gqa|head_dim"
+)
+_LACKS = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_MISSING_KEY = re.compile(r"KeyError: (['\"][^'\"\n]{1,80}['\"])")
+_TABLE = re.compile(r"(?P<table>[A-Za-z_][\w.]*)\[(?P<key>[\w.]+)\]")
+_ATTENTION_CALL = re.compile(
+    r"(?:(?P<module>[A-Za-z_]\w*)\.)?(?P<name>scaled_dot_product_attention|flex_attention|flash_attn\w*|varlen_attn|sageattn\w*"
+    r"|memory_efficient_attention|multi_head_attention_forward|create_block_mask)\("
+)
+_REPORT = re.compile(r"(?i)\b(?:report|open|file|raise) (?:this|an?) (?:issue|bug)|github\.com\S*/issues|stack trace")
+_SHOULD = re.compile(
+    r"(?:\bbut (?:should|must|got)|\bmust\b|\bshould\b|\bexpect(?:s|ed)?\b|\bonly\b|\brequires?\b|\bneeds?\b)", re.I
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """An error, whose code raised it, and the places that have its message."""
+
+    match: Match
+    blame: Attribution
+    places: tuple[Site, ...]
+    exact: bool  # the place is the one of the frame
+
+    @property
+    def is_of_attention(self) -> bool:
+        """Whether message, function or file, or the code of the stack that called it, speak of attention."""
+        site = self.places[0]
+        calls = (f"{frame.file.partition('-packages/')[2]} {frame.function}" for frame in self.match.frames[-_CALLERS:])
+        return _ATTENTION.search(" ".join((self.match.text, site.file, site.function, site.guard, *calls))) is not None
+
+
+def located(errors: Sequence[Match], stack: Stack, root: str | None, site_dirs: Sequence[Path]) -> Located | None:
+    """Return the first error of the failure that ended a log, with the places in the code; None if none is found."""
+    for match in _last_failure(errors, root):
+        blame = attributed(match, stack)
+        if (site := _installed(match, blame, site_dirs)) is not None:
+            return Located(match, blame, (site,), exact=True)
+        made = (
+            _recorded(match, blame) or _looked_up(match, blame) or _value(match, blame) or _called(match, blame, stack)
+        )
+        if made is not None:
+            return made
+    return None
+
+
+def shown(errors: Sequence[Match], stack: Stack, root: str | None) -> tuple[str, ...]:
+    """Return what the last failure of a log shows, where neither a rule nor the code says its cause."""
+    last = list(_last_failure(errors, root))[-1:]
+    return tuple(text for match in last if (text := _seen(attributed(match, stack))))
+
+
+def _seen(blame: Attribution) -> str:
+    """Return whose code failed and where, in words; empty where that is unknown."""
+    if blame.frame is None:
+        return f"the compiled code of {blame.package} failed" if blame.package is not None else ""
+    where = f"{blame.frame.file}:{blame.frame.line}, in {blame.frame.function}"
+    whose = blame.package or "the job's own code"
+    return f"{whose} failed ({where})" + (f", called by {blame.caller}" if blame.caller else "")
+
+
+def _last_failure(errors: Sequence[Match], root: str | None) -> Sequence[Match]:
+    """Return the last different errors, in order; of the rank that failed first, where that is known."""
+    own = [match for match in errors if root is None or match.rank in (None, root)]
+    distinct = {
+        match.text.strip(): match for match in own if _EXCEPTION.search(match.text) and not _WRAPPER.search(match.text)
+    }
+    return sorted(list(distinct.values())[-_ERRORS:], key=lambda match: match.line)
+
+
+def _installed(match: Match, blame: Attribution, site_dirs: Sequence[Path]) -> Site | None:
+    """Return the statement that the last frame names, from the installed source; None where it is not at hand."""
+    frame = match.frames[-1] if match.frames else None
+    relative = frame.file.partition("-packages/")[2] if frame is not None else ""
+    if frame is None or not relative or ".." in PurePosixPath(relative).parts or blame.package is None:
+        return None
+    for folder in site_dirs:
+        file = folder / relative
+        try:
+            if not file.is_file() or file.stat().st_size > _LARGEST:
+                continue
+            content = file.read_bytes()
+        except OSError:
+            continue
+        for site in raised_in(content):
+            if site.first <= frame.line <= site.last:
+                values = sites.values_of(site.template, match.text)
+                if values is not None:
+                    return Site(
+                        blame.package, relative, site.function, site.guard, (), (), tuple(values.items()), site.fixed
+                    )
+    return None
+
+
+def _recorded(match: Match, blame: Attribution) -> Located | None:
+    if blame.origin in (Origin.JOB, Origin.EXTENSION, Origin.INSTALLED) or _OF_ANY_CODE.search(match.text):
+        return None
+    if blame.package is not None and not sites.has(blame.package):
+        return None
+    found = sites.sites_of(match.text, (blame.package,) if blame.package else ())
+    own = [site for site in found if _is_at(site, match.frames)]
+    found = found if not match.frames else tuple(site for site in found if _is_near(site, match.frames[-1]))
+    if not (own or found) or (not match.frames and not _says_enough(match, found)):
+        return None
+    return Located(match, blame, tuple(own or found), exact=bool(own))
+
+
+def _says_enough(match: Match, found: Sequence[Site]) -> bool:
+    """Return whether a line without frames has a long message of one package only, which speaks of attention."""
+    one = len({site.package for site in found}) == 1
+    return one and found[0].fixed >= _LONG and _ATTENTION_WORDS.search(match.text) is not None
+
+
+def _looked_up(match: Match, blame: Attribution) -> Located | None:
+    """Return the table of a package that lacks a key, from the source text of the last frame."""
+    missing = _MISSING_KEY.search(match.text)
+    frame = match.frames[-1] if match.frames else None
+    table = _TABLE.search(frame.code) if frame is not None else None
+    if missing is None or table is None or frame is None or blame.origin != Origin.STACK or blame.package is None:
+        return None
+    guard = f"{missing[1]} not in {table['table']}"
+    site = Site(blame.package, _inside(frame.file), frame.function, guard, (), (), ((table["key"], missing[1]),), 0)
+    return Located(match, blame, (site,), exact=True)
+
+
+def _value(match: Match, blame: Attribution) -> Located | None:
+    """Return the function of a package that looks a value up as the name of an attribute, and does not find it."""
+    lacking = _LACKS.search(match.text)
+    frame = match.frames[-1] if match.frames else None
+    if lacking is None or frame is None or "getattr(" not in frame.code or blame.package is None:
+        return None
+    guard = f"{lacking['module']} has no `{lacking['name']}`"
+    site = Site(blame.package, _inside(frame.file), frame.function, guard, (), (), (), 0)
+    return Located(match, blame, (site,), exact=True)
+
+
+def _called(match: Match, blame: Attribution, stack: Stack) -> Located | None:
+    """Return the attention function that the job calls, where its compiled code raises what the message states."""
+    frame = blame.frame
+    call = _ATTENTION_CALL.search(frame.code) if frame is not None else None
+    own = call is not None and call["module"] in ("self", "cls", "model")
+    if call is None or own or frame is None or blame.origin != Origin.JOB or not _SHOULD.search(_stated(match.text)):
+        return None
+    package = stack.owner(call["module"]) if call["module"] else None
+    site = Site(package or "torch", "its compiled code", call["name"], "", (), (), (), len(_stated(match.text)))
+    return Located(match, blame, (site,), exact=True)
+
+
+def _inside(file: str) -> str:
+    return file.rpartition("-packages/")[2]
+
+
+def _is_near(site: Site, frame: Frame) -> bool:
+    """Return whether a place is in the folder of a frame, whose compiled code may have the same check."""
+    return frame.file.rpartition("/")[0].endswith(site.file.rpartition("/")[0])
+
+
+def _is_at(site: Site, frames: Sequence[Frame]) -> bool:
+    """Return whether one of the last frames is in the function of a place; models copy functions of each other."""
+    name = site.function.rpartition(".")[2]
+    return any(frame.function.rpartition(".")[2] == name or frame.file.endswith(site.file) for frame in frames[-3:])
+
+
+def explained(item: Located) -> Explanation:
+    """Return what is said of an error that was found in the code."""
+    site, match = item.places[0], item.match
+    text = match.text.strip()
+    function = f"`{site.function}`" if site.function else "the module"
+    message = f"{function} of {site.package} refuses this call: {_stated(text)}"
+    return Explanation(
+        cause=CAUSE,
+        rule=None,
+        category=category_of(None, text),
+        packages=(site.package,),
+        doubts=_doubts(item),
+        signature="",
+        line=LogLine(match.line, text, match.rank),
+        message=message,
+        why=_why(item),
+        remedies=tuple(_proposed(match, site)),
+        reasons=tuple(_others(item)),
+    )
+
+
+def _stated(text: str) -> str:
+    """Return the message of an exception without the name of its class."""
+    found = _EXCEPTION.search(text)
+    rest = text[found.end() :].lstrip(": ") if found else text
+    return re.sub(r"\s+", " ", rest or text)[:300]
+
+
+def _doubts(item: Located) -> tuple[Doubt, ...]:
+    guards = {(site.package, site.guard) for site in item.places}
+    found = {
+        Doubt.SHARED: len(guards) > 1,
+        Doubt.UNATTRIBUTED: item.blame.package is None and item.blame.origin != Origin.JOB,
+        Doubt.VAGUE: not item.exact and (bool(item.match.frames) or not item.places[0].is_clear),
+    }
+    return tuple(doubt for doubt, holds in found.items() if holds)
+
+
+def _why(item: Located) -> str:
+    """Return where the code raises it and when."""
+    site = item.places[0]
+    parts = [f"{site.file} raises it"]
+    if site.guard:
+        parts.append(f" where {in_words(site.guard)}")
+    values = ", ".join(
+        f"`{name}` is {value.strip()}" for name, value in site.values if value.strip() and len(value) < 60
+    )
+    parts.append(f" ({values})." if values else ".")
+    if site.without:
+        parts.append(f" Of the releases on record, {site.package} {site.without} has no such check.")
+    if item.blame.caller is not None and item.blame.caller != site.package:
+        parts.append(f" {item.blame.caller} makes the call.")
+    return "".join(parts)
+
+
+def in_words(guard: str) -> str:
+    """Return a condition of source code in plain words."""
+    text = f" {guard} "
+    for source, words in (
+        (r"([\w.\[\]()]+) is not None", r"`\1` is given"),
+        (r"([\w.\[\]()]+) is None", r"`\1` is not given"),
+        (r"not isinstance\(([^,()]+), ([^()]+)\)", r"`\1` is no `\2`"),
+        (r"isinstance\(([^,()]+), ([^()]+)\)", r"`\1` is a `\2`"),
+        (r"([\w.\[\]()-]+) != ([\w.\[\]()'\"-]+)", r"`\1` differs from `\2`"),
+        (r"([\w.\[\]()-]+) == ([\w.\[\]()'\"-]+)", r"`\1` is `\2`"),
+    ):
+        text = re.sub(source, words, text)
+    text = text.strip()
+    return text if "`" in text else f"`{text}`"
+
+
+def _others(item: Located) -> Iterator[str]:
+    for site in item.places[1:3]:
+        if site.guard != item.places[0].guard:
+            where = f", where {in_words(site.guard)}" if site.guard else ""
+            yield f"or `{site.function}` of {site.package}{where}"
+
+
+def _proposed(match: Match, site: Site) -> Iterator[Remedy]:
+    """Yield what the message itself proposes, else the opposite of the condition."""
+    after = match.around.partition(match.text)[2].splitlines()[:4]
+    text = " ".join([_stated(match.text), *(line.strip() for line in after if not _EXCEPTION.match(line.strip()))])
+    notes = list(dict.fromkeys(found[1].strip() for found in _ADVICE.finditer(text) if not _REPORT.search(found[1])))
+    for command in dict.fromkeys(found[1].strip() for found in _PIP.finditer(text)):
+        yield Remedy(note=f"the message proposes: {command}")
+    for note in notes[:2]:
+        yield Remedy(note=f"{note[0].upper()}{note[1:]}")
+    if not notes and site.guard:
+        yield Remedy(note=f"change the call so that this no longer holds: {in_words(site.guard)}")
+    elif not notes and _SHOULD.search(text):
+        yield Remedy(note=f"change the call as the message states: {_stated(match.text)[:200]}")

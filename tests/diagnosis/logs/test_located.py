@@ -1,0 +1,208 @@
+"""Errors that no rule knows: what the code that raises them states, and logs without an error line."""
+
+import io
+import json
+
+import pytest
+
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
+from doctor.diagnosis.logs import sites
+from doctor.diagnosis.logs.explain import LogExplainer
+from doctor.diagnosis.logs.located import in_words
+from doctor.diagnosis.logs.source import LogSource
+from doctor.model import Facts
+from doctor.report.explanation import as_json, as_text
+from doctor.report.style import Style
+
+HEAD = "Traceback (most recent call last):\n"
+SITE = "/opt/venv/lib/python3.12/site-packages"
+
+
+def answer(explain, log):
+    return json.loads(as_json(explain(log, fixes=False)))
+
+
+def raised(file, function, error, line=7):
+    return f'{HEAD}  File "{SITE}/{file}", line {line}, in {function}\n    raise ValueError(\n{error}\n'
+
+
+HEADS = (
+    "ValueError: Expect query and key/value to have the same number of heads but got Hq=8 and Hkv=2. "
+    "Try setting enable_gqa=True for GQA."
+)
+
+
+def test_the_condition_of_a_message_that_no_rule_knows(explain):
+    log = raised("torch/nn/attention/flex_attention.py", "flex_attention", HEADS)
+    (first,) = answer(explain, log)["diagnosis"]
+    assert (first["rule"], first["packages"], first["confidence"]) == (None, ["torch"], "high")
+    assert "flex_attention" in first["message"] and "differs from" in first["why"]
+    assert "enable_gqa=True" in first["fixes"][0]["note"]
+    assert "read from the code" in as_text(explain(log, fixes=False), Style())
+
+
+def test_without_a_frame_a_message_of_the_record_is_less_sure(explain):
+    (first,) = answer(explain, HEADS + "\n")["diagnosis"]
+    assert first["packages"] == ["torch"] and first["confidence"] == "medium"
+
+
+def test_a_message_of_the_record_that_is_not_of_attention_is_no_diagnosis(explain):
+    error = "ValueError: Default process group has not been initialized, please make sure to call init_process_group."
+    report = answer(explain, raised("torch/distributed/distributed_c10d.py", "_get_default_group", error))
+    assert report["diagnosis"] == [] and "torch" in " ".join(report["shown"])
+
+
+def test_code_of_the_job_is_not_looked_up(explain):
+    log = f'{HEAD}  File "/srv/train.py", line 7, in f\n    check(q)\n{HEADS}\n'
+    assert [item["rule"] for item in answer(explain, log)["diagnosis"]] in ([], ["LOGPY079"])
+
+
+def test_an_unknown_failure_shows_package_and_frame(explain):
+    report = answer(explain, raised("natten/context.py", "run", "FooError: the flux is empty"))
+    assert report["diagnosis"] == [] and "natten" in report["shown"][0] and "context.py:7" in report["shown"][0]
+
+
+def test_the_installed_source_is_read_at_the_line_of_the_frame(explainer, tmp_path):
+    package = tmp_path / "natten"
+    package.mkdir()
+    (package / "context.py").write_text(
+        "def run(window, length):\n    if window > length:\n"
+        "        raise ValueError(f'window of {window} is too large')\n"
+    )
+    target = DiagnosisInput(Facts(), site_dirs=(tmp_path,))
+    own = LogExplainer(explainer.rulebook, explainer.rules, target)
+    log = raised("natten/context.py", "run", "ValueError: window of 9 is too large", line=3)
+    found = own.explain(LogSource("log", io.BytesIO(log.encode())), fixes=False)
+    text = json.dumps([[item.message, item.why] for item in found.diagnosis] or found.shown)
+    assert "window > length" in text and "`window` is 9" in text
+
+
+def test_a_path_of_a_log_leaves_no_folder_of_packages(explainer, tmp_path):
+    (tmp_path / "secret.py").write_text("raise ValueError('window of attention is secret')\n")
+    site = tmp_path / "site"
+    site.mkdir()
+    own = LogExplainer(explainer.rulebook, explainer.rules, DiagnosisInput(Facts(), site_dirs=(site,)))
+    log = raised("natten/../../secret.py", "run", "ValueError: window of attention is secret", line=1)
+    found = own.explain(LogSource("log", io.BytesIO(log.encode())), fixes=False)
+    assert all(item.rule is not None for item in found.diagnosis)
+
+
+BREAK = """\
+{head}  File "{site}/torch/_dynamo/eval_frame.py", line 1177, in compile_wrapper
+    raise e.with_traceback(
+torch._dynamo.exc.Unsupported: Data-dependent branching
+  Explanation: Detected data-dependent branching. Dynamo does not support tracing dynamic control flow.
+  Hint: Use `torch.cond` to express dynamic control flow.
+
+  Developer debug context: attempted to jump with TensorVariable()
+
+from user code:
+   File "/srv/train.py", line 4, in f
+    if x.sum() > 0:
+"""
+
+
+def test_what_torch_states_of_a_graph_break(explain):
+    (first,) = answer(explain, BREAK.format(head=HEAD, site=SITE))["diagnosis"]
+    assert "Data-dependent branching" in first["message"] and "/srv/train.py:4" in first["why"]
+    assert "torch.cond" in first["fixes"][0]["note"]
+
+
+WARNED = "/srv/train.py:6: UserWarning: {} (Triggered internally at ../aten/src/ATen/native/cuda/sdp_utils.cpp:99.)\n"
+
+
+def test_the_reasons_that_torch_prints_are_part_of_the_cause(explain):
+    lines = [
+        "Memory efficient kernel not used because:",
+        "Expected query to have a head dim divisible by 8.",
+        "CuDNN attention has been runtime disabled.",
+    ]
+    log = "".join(map(WARNED.format, lines)) + "RuntimeError: No available kernel. Aborting execution.\n"
+    first = answer(explain, log)["diagnosis"][0]
+    assert "divisible by 8" in " ".join([first["message"], *first["reasons"]])
+
+
+REFUSED = """\
+NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:
+     query       : shape=(1, 61, 8, 256) (torch.float32)
+`fa2F@2.8.3` is not supported because:
+    dtype=torch.float32 (supported: {torch.bfloat16, torch.float16})
+    attn_bias type is <class 'torch.Tensor'>
+`cutlassF-pt` is not supported because:
+    requires device with capability <= (9, 0) but your GPU has capability (12, 0) (too new)
+"""
+
+
+def test_the_reasons_that_xformers_lists_are_part_of_the_cause(explain):
+    reasons = answer(explain, REFUSED)["diagnosis"][0]["reasons"]
+    assert len(reasons) == 2 and reasons[0].startswith("fa2F@2.8.3: dtype") and "capability" in reasons[1]
+
+
+def test_a_value_that_is_looked_up_is_no_attribute_of_another_release(explain):
+    log = (
+        f'{HEAD}  File "{SITE}/flashinfer/utils.py", line 254, in canonicalize_torch_dtype\n'
+        "    return getattr(torch, dtype)\nAttributeError: module 'torch' has no attribute 'nvfp4'\n"
+    )
+    (first,) = answer(explain, log)["diagnosis"]
+    assert first["packages"] == ["flashinfer-python"] and "canonicalize_torch_dtype" in first["message"]
+
+
+DUMP = """\
+Timeout (0:00:08)!
+Thread 0x00007fd0869bbb80 (most recent call first):
+  File "{site}/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "{site}/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/srv/job/train.py", line 8 in step
+Timeout (0:00:08)!
+Thread 0x00007f3da8aaab80 (most recent call first):
+  File "/srv/job/train.py", line 6 in evaluate
+"""
+PY_SPY = """\
+Thread 1201 (idle): "MainThread"
+    all_gather (torch/distributed/distributed_c10d.py:2806)
+    save (/srv/job/train.py:41)
+"""
+
+
+def test_dumps_of_ranks_that_wait_name_the_call(explain):
+    (first,) = answer(explain, DUMP.format(site=SITE))["diagnosis"]
+    assert "`all_reduce` (train.py:8)" in first["message"] and "`evaluate` (train.py:6)" in first["message"]
+    assert "`all_gather` (train.py:41)" in answer(explain, PY_SPY)["diagnosis"][0]["message"]
+
+
+def test_a_dump_of_a_rank_that_works_is_no_hang(explain):
+    log = 'Timeout (0:00:08)!\nThread 0x00007f3d (most recent call first):\n  File "/srv/train.py", line 6 in step\n'
+    assert answer(explain, log)["diagnosis"] == []
+
+
+def test_the_first_loss_that_is_nan_is_shown(explain):
+    report = answer(explain, "step 1 | loss 2.3\nstep 2 | loss nan\nstep 3 | loss nan\n")
+    assert report["diagnosis"] == [] and "line 2" in report["shown"][0]
+
+
+NOTICE = "Warning: flash-attn is not installed. Will only run the manual PyTorch version.\n"
+
+
+def test_a_warning_that_names_what_runs_instead_is_no_failure(explain):
+    report = answer(explain, f"{NOTICE}step 1 | loss 2.3\n")
+    assert report["diagnosis"] == []
+    failed = answer(explain, f"{NOTICE}{BREAK.format(head=HEAD, site=SITE)}")
+    assert "Data-dependent" in failed["diagnosis"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "words"),
+    [
+        ("attn_mask is not None", "`attn_mask` is given"),
+        ("query.size(-3) != key.size(-3)", "`query.size(-3)` differs from `key.size(-3)`"),
+        ("not isinstance(x, Tensor)", "`x` is no `Tensor`"),
+        ("window > length", "`window > length`"),
+    ],
+)
+def test_a_condition_in_words(guard, words):
+    assert in_words(guard) == words
+
+
+def test_the_record_holds_the_libraries_of_training_and_serving():
+    names = "torch transformers vllm sglang trl peft accelerate diffusers xformers flash-attn transformer-engine"
+    assert [name for name in names.split() if not sites.has(name)] == []
