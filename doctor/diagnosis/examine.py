@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from doctor.model import ABSENT, Facts, ReadInput
 from doctor.packages.gpus import gpu_facts
 from doctor.rulebook.rulebook import Rulebook
+from doctor.sources.attention_options import KEY
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import parse_settings
 
@@ -102,7 +103,7 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         facts=facts,
         requirements=_but(examined.requirements, said),
         variables={**examined.variables, **_variables(more for _, more in layers)},
-        remarks=(*notes_of(differing), *examined.remarks),
+        remarks=(*notes_of(differing), *_not_understood(facts), *examined.remarks),
         read=(*examined.read, *read),
     )
     whole = with_todays_releases(whole, request, inputs.rulebook)
@@ -113,6 +114,14 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         why_not = f"{other.source} describes another machine than this one"
         return replace(whole, python=None, why_not=why_not, site_dirs=site_dirs)
     return replace(whole, site_dirs=site_dirs)
+
+
+def _not_understood(facts: Facts) -> tuple[str, ...]:
+    fact = facts.get(KEY)
+    if fact is None or not fact.value or fact.value == ABSENT:
+        return ()
+    shown = ", ".join(f"`{one}`" for one in fact.value)
+    return (f"not understood: {shown} ({fact.source}), so its effect on attention was not checked",)
 
 
 def _layers(examined: DiagnosisInput, request: Request, inputs: InputCache) -> Iterator[tuple[ReadInput | None, Facts]]:

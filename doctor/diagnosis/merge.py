@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from doctor.facts.workload import PREFIX
 from doctor.model import ABSENT, Fact, Facts
+from doctor.sources.attention_options import KEY, joined
 from doctor.sources.workload.defaults import lay_over
 
 _OF_JOB = (PREFIX, "env.", "gpu.")
@@ -41,8 +42,10 @@ def of_job(key: str) -> bool:
 def over(base: Facts, more: Facts) -> tuple[Facts, tuple[Contradiction, ...]]:
     """Return the facts with those of a stronger input on top, and what both state differently."""
     found = []
+    if KEY in base and KEY in more:
+        more = more.with_(*joined((base[KEY], more[KEY])))
     for key, fact in more.items():
-        before = base.get(key)
+        before = base.get(key) if key != KEY else None
         if before is not None and _contradicts(before, fact):
             found.append(Contradiction(key, fact, before))
     return lay_over(base, more), tuple(found)

@@ -14,7 +14,8 @@ from doctor.packages.index_file import index_head
 
 #: Parts of the name of a package that computes attention.
 _ATTENTION = re.compile(r"attn|attention|sdpa|flash-?mla|flash-?infer")
-_OF_JOB = ("workload.given", "workload.batch_size", "workload.qkv_layout")  # assumed for every job
+_NOT_UNDERSTOOD = "workload.not_understood"
+_OF_JOB = (_NOT_UNDERSTOOD, "workload.given", "workload.batch_size", "workload.qkv_layout")  # assumed for every job
 
 
 def records_date() -> str:
@@ -53,6 +54,9 @@ def _unexamined(facts: Facts, watched: Collection[str]) -> Iterator[str]:
         version = facts.value(f"{name}.version")
         if version != ABSENT and name not in watched and _ATTENTION.search(name):
             yield f"no rule knows {name} {version}"
+    for option in facts.value(_NOT_UNDERSTOOD) or ():
+        if facts.value(_NOT_UNDERSTOOD) != ABSENT:
+            yield f"`{option}` is not understood"
     job = [key for key in facts if key.startswith("workload.") and key not in _OF_JOB]
     if job and framework_of(facts) is None:
         yield "who computes the attention of this job is unknown (hint: `--set workload.framework=…`)"

@@ -19,6 +19,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.finetuning", TEXT, "full, lora, qlora, prefix_tuning, prompt_tuning …", (), ABSENT),
     ("workload.trainer", TEXT, "the program that trains, by the name of its folder in rules/: axolotl, trl, verl …", (),
      ABSENT),
+    ("workload.not_understood", LIST, "options of the job that bear on attention by name and that no reader knows",
+     (), ABSENT),
     ("workload.training_method", TEXT, "sft, dpo, kto, grpo, ppo, reward, pretraining …", (), ABSENT),
     ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4, zero0 "
      "DeepSpeed without ZeRO", SHARDINGS, ABSENT),

@@ -12,6 +12,7 @@ from doctor.errors import DoctorError
 from doctor.facts.training.recipes import TRAINERS, recipe_statements
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact, Facts
+from doctor.sources.attention_options import joined, not_understood
 from doctor.sources.variables import is_read, variable
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
@@ -60,6 +61,7 @@ def read_program(path: Path, text: str, watch: Watch, given: Mapping[str, Any] |
         table = CallTable(watch.script_calls)
         said = [item for call in found.calls for item in _of_call(call, names, table)]
         variables = list(_variables(found, path, watch))
+        unread = [fact for call in found.calls for fact in _unread(call, names, table, path)]
     except RecursionError:
         raise DoctorError(f"{path}: nested too deeply") from None
     groups: dict[str, list[_Said]] = {}
@@ -67,7 +69,7 @@ def read_program(path: Path, text: str, watch: Watch, given: Mapping[str, Any] |
         groups.setdefault(item.key, []).append(item)
     facts = [fact for key, items in groups.items() if (fact := _decided(key, items, path)) is not None]
     modules = {name.partition(".")[0] for name in names.imported.values() if not name.startswith(".")}
-    return Program((*facts, *variables), tuple(sorted(modules)))
+    return Program((*facts, *variables, *joined(unread)), tuple(sorted(modules)))
 
 
 def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
@@ -82,6 +84,19 @@ def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
             yield _Said(key, value, assumed, line, row.rank, f"{short}({argument})" if argument else short)
         if row.options is not None:
             yield from _of_options(row.options, given, line, row.rank, short)
+
+
+def _unread(call: Call, names: Names, table: CallTable, path: Path) -> Iterator[Fact]:
+    """Yield the arguments of a call that states the job, where they bear on attention and nothing was read of them."""
+    called = names.path(call.node.func, call.scope)
+    rows = [row for row in table.rows(called) if row.options or row.facts] if called else []
+    if rows:
+        given = {
+            name: plain(value.value) for name, value in names.arguments(call.node, call.scope).items() if value.known
+        }
+        said = (item.words.rpartition("(")[2].rstrip(")") for item in _of_call(call, names, table))
+        known = (*said, *(name for row in rows for name in (*row.arguments, *row.values, *row.positional)))
+        yield from not_understood(given, known, f"{path}:{call.node.lineno}")
 
 
 def _of_options(trainer: str, given: Mapping[str, Value], line: int, rank: int, call: str) -> Iterator[_Said]:

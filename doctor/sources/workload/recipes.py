@@ -9,6 +9,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
 from doctor.model import Facts
+from doctor.sources.attention_options import not_understood
 from doctor.util.reading import read_text
 from doctor.util.yaml_text import parse_document
 
@@ -37,4 +38,5 @@ def read_job(path: Path) -> Facts:
         return f"{path.name}:{line}: {option}" if line else f"{path.name}: {option}"
 
     found = recipe_statements(trainer, content, read_named)
-    return Facts([fact_of(statement, source(statement.option)) for statement in found])
+    unread = not_understood(content, (statement.option for statement in found), path.name)
+    return Facts([*(fact_of(statement, source(statement.option)) for statement in found), *unread])

@@ -14,6 +14,7 @@ from itertools import pairwise
 from doctor.facts.sglang_options import OPTIONS as SGLANG_OPTIONS
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
+from doctor.sources.attention_options import not_understood
 from doctor.sources.variables import UNKNOWN
 
 #: option -> (workload key, kind), as in `sglang_options`; `switch` and `off` for one that has a `--no-` form
@@ -38,6 +39,7 @@ _VLLM_OPTIONS: Mapping[str, tuple[str, str]] = {
     "--speculative-model": ("speculative_algorithm", "draft"),
 }
 _DTYPES = {"half": "float16", "float16": "float16", "bfloat16": "bfloat16", "float": "float32", "float32": "float32"}
+_COMPOSED = ("--dtype", "--attention-config", "--speculative-config", "-sc")  # read by their values
 _OPTIONS = {"vllm": _VLLM_OPTIONS, "sglang": SGLANG_OPTIONS}
 #: module after `python -m` -> framework
 _MODULES = re.compile(
@@ -95,14 +97,17 @@ def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
         "workload.training": Fact("workload.training", False, place),
     }
     options = _OPTIONS[framework]
+    unread: dict[str, str] = {}
     for line, name, value in _given(words[start:]):
         option = f"--{name[2:].replace('_', '-')}" if name.startswith("--") and "." not in name else name
+        if option not in (*options, *_COMPOSED):
+            unread[option] = "true" if value is None else value
         for key, text in _stated(option, value, options, framework):
             kept = make_fact(f"workload.{key}", text, f"{file}:{line}")
             if UNKNOWN in str(text):
                 kept = Fact(kept.key, None, kept.source, problem="only the running job knows the value")
             facts[kept.key] = kept
-    return list(facts.values())
+    return [*facts.values(), *not_understood(unread, (), place)]
 
 
 def _server(words: Sequence[tuple[int, str]]) -> tuple[str, int] | None:

@@ -16,6 +16,7 @@ from doctor.facts.training.megatron import megatron_statements
 from doctor.facts.training.options import LATER, ReadConfig, Statement
 from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
 from doctor.model import Fact
+from doctor.sources.attention_options import not_understood
 from doctor.sources.variables import UNKNOWN
 from doctor.util.yaml_text import parse_document
 
@@ -91,7 +92,9 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[
     stated = {statement.word for statement in statements if not statement.assumed}
     launcher = [found for found in _launcher(words[: start.at], read) if found.word not in stated]
     statements = [found for found in statements if found.word not in {other.word for other in launcher}]
-    return [_fact(found, lines, place, str(named or "")) for found in (*statements, *launcher)]
+    both = (*statements, *launcher)
+    unread = not_understood({**(base or {}), **given}, (found.option for found in both), place)
+    return [*(_fact(found, lines, place, str(named or "")) for found in both), *unread]
 
 
 def _start(words: Sequence[LineWord]) -> _Start | None:
