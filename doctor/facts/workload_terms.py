@@ -24,6 +24,7 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.training_method", TEXT, "sft, dpo, kto, grpo, ppo, reward, pretraining …", (), ABSENT),
     ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4, zero0 "
      "DeepSpeed without ZeRO", SHARDINGS, ABSENT),
+    ("workload.optimizer_offload", BOOLEAN, "DeepSpeed keeps the state of the optimizer in the memory of the host"),
     ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes whole layers again", (), False),
     ("workload.fsdp_activation_checkpointing", BOOLEAN,
      "FSDP wraps the layers so that the backward pass computes them again (fsdp_activation_checkpointing)", (), False),

@@ -25,6 +25,7 @@ from doctor.model import (
 from .backends import Predictor, order_that_counts
 from .conditions import Condition, parse_conditions
 from .messages import PLACEHOLDER, interpolate, message_of, missing_keys, unexamined
+from .reach import Way
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
 from .rulebook import Rulebook
@@ -103,7 +104,7 @@ def assess(
         excluded = graph.excludes(rule, ways)
         if holds:
             finding = _examined(finding_of(rule, known, rule.severity, message_of(rule, known)), rule, known)
-            (unconcerned if excluded else findings).append(finding._replace(way=graph.way_to(rule, ways)))
+            (unconcerned if excluded else findings).append(_reached(finding, graph.way_to(rule, ways)))
         elif excluded:
             continue
         elif holds is None:
@@ -152,6 +153,16 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
     library = rulebook.by_prefix.get(prefix)
     prefill = known.value(library.choice["prefill"]) if library and "prefill" in library.choice else None
     return holds if f"{prefix}.{prefill}" in rule.fails_at_run else False
+
+
+def _reached(finding: Finding, way: Way | None) -> Finding:
+    """Return a finding with the way by which the job reaches it; a warning on a way that may not be taken is a note."""
+    if way is None:
+        return finding
+    made = finding._replace(way=way.steps)
+    if not way.open or finding.severity != Severity.WARNING or len(way.steps) < 2:
+        return made
+    return made._replace(severity=Severity.NOTE, message=f"{finding.message} (only if the job uses {way.steps[-1]})")
 
 
 def _weight(rulebook: Rulebook, finding: Finding) -> int:

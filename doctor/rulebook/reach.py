@@ -79,10 +79,10 @@ class CallGraph:
         parts = self.parts_of(rule)
         return bool(parts) and all(part in self.judged and part not in ways for part in parts)
 
-    def way_to(self, rule: Rule, ways: Mapping[str, Way] | None) -> tuple[str, ...]:
-        """Return the way by which a job reaches what a rule is about; empty where no way is known."""
+    def way_to(self, rule: Rule, ways: Mapping[str, Way] | None) -> Way | None:
+        """Return the way by which a job reaches what a rule is about; None where no way is known."""
         reached = [ways[part] for part in self.parts_of(rule) if part in ways] if ways else []
-        return min(reached, key=lambda way: (way.open, len(way.steps))).steps if reached else ()
+        return min(reached, key=lambda way: (way.open, len(way.steps)), default=None)
 
     def parts_of(self, rule: Rule) -> tuple[str, ...]:
         """Return what a rule is about: as it says, else as its library says, else the library's distributions."""

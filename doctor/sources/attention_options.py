@@ -24,16 +24,21 @@ _OFF = ("", "false", "none", "null", "no", "off", "auto", "0")
 _DEEPEST = 4  # tables inside tables
 
 
-def not_understood(given: Mapping[str, Any], understood: Iterable[str], place: str) -> list[Fact]:
+def not_understood(
+    given: Mapping[str, Any], understood: Iterable[str], place: str, values: Iterable[Any] = ()
+) -> list[Fact]:
     """Return the fact that names the options of a job that bear on attention and of which nothing was read.
 
-    `understood`: the options that became words of the job. An option at its default, or switched off, changes nothing.
+    `understood`: the options that became words of the job, and `values` those words, as `attn_implementation: xformers`
+    says who computes attention. An option at its default, or switched off, changes nothing.
     """
     known = " ".join(str(name).replace("-", "_") for name in understood)
+    said = {str(value) for value in values if isinstance(value, str)}
     names = [
         f"{name}={value}"
         for name, value in _flat(given, "", 0)
-        if ATTENTION.search(name) and not _is_off(value) and not _is_in(name, known) and not _is_usual(name, value)
+        if ATTENTION.search(name) and not (_is_off(value) or value in said)
+        if not (_is_in(name, known) or _is_usual(name, value))
     ]
     return [Fact(KEY, tuple(names), place)] if names else []
 

@@ -30,11 +30,11 @@ def ways(workload: dict[str, Any], **facts: Any) -> dict[str, tuple[str, ...]] |
     return None if found is None else {name: way.steps for name, way in found.items()}
 
 
-def report_of(tmp_path: Path, config: dict[str, Any]) -> Any:
+def report_of(tmp_path: Path, config: dict[str, Any], settings: dict[str, Any] | None = None) -> Any:
     job, facts = tmp_path / "job.yaml", tmp_path / "facts.json"
     job.write_text(json.dumps(config))
     facts.write_text(json.dumps({"facts": AXOLOTL}))
-    return diagnose(facts=facts, workload=str(job), fixes=False)
+    return diagnose(facts=facts, workload=str(job), fixes=False, settings=settings or {})
 
 
 def test_a_job_without_a_known_trainer_reaches_everything() -> None:
@@ -72,9 +72,19 @@ def test_what_the_job_does_not_call_is_no_finding(tmp_path: Path) -> None:
 
 def test_a_finding_names_the_way_by_which_the_job_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
-    report = report_of(tmp_path, {**CONFIG, "deepspeed": "zero2.json"})
+    report = report_of(tmp_path, {**CONFIG, "deepspeed": "zero2.json"}, {"workload.optimizer_offload": True})
     found = {item["id"]: item for item in json.loads(render(report, "json"))["findings"]}
-    assert found["DS760"]["reached_by"] == ["axolotl", "deepspeed"]
+    assert found["DS760"]["reached_by"] == ["axolotl", "deepspeed", "deepspeed.operators"]
+    assert found["DS760"]["severity"] == "warning"
+
+
+def test_a_warning_about_what_the_job_may_not_use_is_a_note(tmp_path: Path) -> None:
+    """Whether operators are compiled is not known: no gate warns of what a job may never reach."""
+    (tmp_path / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
+    report = report_of(tmp_path, {**CONFIG, "deepspeed": "zero2.json"})
+    found = {item.rule: item for item in report.findings}
+    assert found["DS760"].severity == "note"
+    assert found["DS760"].message.endswith("(only if the job uses deepspeed.operators)")
 
 
 def test_every_rule_reaches_a_part_that_some_library_calls() -> None:

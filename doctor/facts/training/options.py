@@ -97,7 +97,9 @@ def stated(options: Options, rows: Mapping[str, Row]) -> Iterator[Statement]:
             yield Statement(word, None, name)
             continue
         if not isinstance(kind, str):
-            found = kind.get(str(options.value(name)).lower())
+            text = str(options.value(name))
+            of_hub = "/" in text and word == "attn_implementation"  # the repository of a kernel
+            found = kind.get(text.lower(), text if of_hub else None)
         elif kind == "integer":
             found = options.integer(name)
         elif kind == "flag":

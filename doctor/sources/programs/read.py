@@ -19,8 +19,9 @@ from doctor.util.reading import read_text
 
 from .calls import CallTable, named, plain, stated
 from .collect import Call, Collector, parse
-from .values import Names, Value
+from .values import Dotted, Names, Value
 
+_PARSER = "Parser"  # HfArgumentParser of transformers, TrlParser
 _SETS = ("os.environ.setdefault", "os.putenv")
 
 
@@ -76,6 +77,8 @@ def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
     path = names.path(call.node.func, call.scope)
     if path is None:
         return
+    if path.endswith(_PARSER):
+        yield from _parsed(call, names, table)
     for row in table.rows(path):
         positional = [names.value(item, call.scope) for item in call.node.args]
         given = named(row, positional, names.arguments(call.node, call.scope))
@@ -84,6 +87,18 @@ def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
             yield _Said(key, value, assumed, line, row.rank, f"{short}({argument})" if argument else short)
         if row.options is not None:
             yield from _of_options(row.options, given, line, row.rank, short)
+
+
+def _parsed(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
+    """Yield what the classes of arguments say that a parser takes: `HfArgumentParser((TrainingArguments, …))`."""
+    values = (names.value(item, call.scope).value for item in call.node.args)
+    classes = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    given = {name: Value(value) for name, value in names.given.items()}
+    for name in classes:
+        rows = table.rows(name) if isinstance(name, Dotted) else ()
+        for row in rows:
+            if row.options is not None:
+                yield from _of_options(row.options, given, call.node.lineno, row.rank, str(name))
 
 
 def _unread(call: Call, names: Names, table: CallTable, path: Path) -> Iterator[Fact]:

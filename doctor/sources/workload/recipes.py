@@ -38,5 +38,6 @@ def read_job(path: Path) -> Facts:
         return f"{path.name}:{line}: {option}" if line else f"{path.name}: {option}"
 
     found = recipe_statements(trainer, content, read_named)
-    unread = not_understood(content, (statement.option for statement in found), path.name)
+    values = (statement.value for statement in found)
+    unread = not_understood(content, (statement.option for statement in found), path.name, values)
     return Facts([*(fact_of(statement, source(statement.option)) for statement in found), *unread])

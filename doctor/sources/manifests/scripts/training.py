@@ -7,7 +7,7 @@ that take the options of transformers' TrainingArguments. Options that no rule r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,8 +93,12 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[
     launcher = [found for found in _launcher(words[: start.at], read) if found.word not in stated]
     statements = [found for found in statements if found.word not in {other.word for other in launcher}]
     both = (*statements, *launcher)
-    unread = not_understood({**(base or {}), **given}, (found.option for found in both), place)
+    unread = not_understood({**(base or {}), **given}, (found.option for found in both), place, _values(both))
     return [*(_fact(found, lines, place, str(named or "")) for found in both), *unread]
+
+
+def _values(statements: Iterable[Statement]) -> Iterator[Any]:
+    return (statement.value for statement in statements)
 
 
 def _start(words: Sequence[LineWord]) -> _Start | None:
