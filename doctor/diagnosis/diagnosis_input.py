@@ -13,6 +13,7 @@ from .request import Requirements
 
 if TYPE_CHECKING:
     from doctor.sources.manifests.resolve import Declaration
+    from doctor.sources.workload.layers import LayerKind
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class DiagnosisInput:
     launch: Facts = field(default_factory=Facts)  # what commands in the declared files state of the job
     remarks: tuple[str, ...] = ()  # what the inputs state differently, and what was taken
     read: tuple[ReadInput, ...] = ()  # the inputs, and what each of them gave
+    layers: tuple[LayerKind, ...] = ()  # other layers of the model, and what differs there
     today: tuple[str, ...] = ()  # releases that an installer takes today, where none is stated
     faults: tuple[str, ...] = ()  # declared files that could not be read, where another input states the packages
 

@@ -24,6 +24,7 @@ from .watch import watch_of
 
 if TYPE_CHECKING:
     from doctor.sources.probes.interpreter import InterpreterQuery
+    from doctor.sources.workload.layers import LayerKind
 
 
 #: Kind of a file that describes a job -> module and function that read it.
@@ -39,7 +40,9 @@ class InputCache:
 
     def __init__(self, rulebook: Rulebook, held: Mapping[tuple[str, str], Facts] | None = None) -> None:
         self._rulebook = rulebook
-        self._read: dict[tuple[str, str], Facts] = dict(held or {})
+        self._held = dict(held or {})
+        self._read: dict[tuple[str, str], Facts] = dict(self._held)
+        self._layers: dict[tuple[str, str], list[LayerKind]] = {}
 
     def gpu(self, name: str) -> Facts:
         """The facts of a GPU by its name."""
@@ -49,6 +52,16 @@ class InputCache:
     def model(self, name: str) -> Facts:
         """The workload of a model config."""
         return self._once("model", name, lambda: self._read_file("model", name))
+
+    def layers(self, name: str) -> list[LayerKind]:
+        """The other kinds of layers of a model config."""
+        if ("model", name) not in self._layers:
+            module = import_module(_READERS["model"][0])
+            self._layers["model", name] = module.read_layers(Path(name)) if self._is_file(name) else []
+        return self._layers["model", name]
+
+    def _is_file(self, name: str) -> bool:
+        return ("model", name) not in self._held
 
     def workload(self, name: str) -> Facts:
         """The workload of a workload file, or of a trainer's config."""
@@ -105,6 +118,7 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         variables={**examined.variables, **_variables(more for _, more in layers)},
         remarks=(*notes_of(differing), *_not_understood(facts), *examined.remarks),
         read=(*examined.read, *read),
+        layers=tuple(_layers_of(request, examined, inputs, facts)),
     )
     whole = with_todays_releases(whole, request, inputs.rulebook)
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
@@ -114,6 +128,20 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         why_not = f"{other.source} describes another machine than this one"
         return replace(whole, python=None, why_not=why_not, site_dirs=site_dirs)
     return replace(whole, site_dirs=site_dirs)
+
+
+def _layers_of(request: Request, examined: DiagnosisInput, inputs: InputCache, facts: Facts) -> Iterator[LayerKind]:
+    """Yield the model's other kinds of layers, with what no stronger input says otherwise."""
+    model = request.model
+    if names_no_job(request, examined.job_facts):
+        model = request.defaults.model
+    if model is None:
+        return
+    main = inputs.model(model)
+    for layer in inputs.layers(model):
+        kept = [fact for key, fact in layer.facts.items() if facts.get(key) is main.get(key)]
+        if kept:
+            yield layer._replace(facts=Facts(kept))
 
 
 def _not_understood(facts: Facts) -> tuple[str, ...]:

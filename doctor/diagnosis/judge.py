@@ -16,6 +16,7 @@ from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.nightly import judge_nightly
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.usual import weigh
+from doctor.sources.workload.defaults import complete_workload
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
@@ -48,10 +49,28 @@ def apply_rules(
     grounds: SharedEvaluations | None = None,
     ranges: RangeChoices | None = None,
 ) -> RuleVerdict:
-    """The rules on these facts, and on every release that declared ranges admit.
+    """The rules on these facts, on every release that declared ranges admit, and on the model's other layers.
 
     `grounds` and `ranges` are what the cases of one environment share.
     """
+    verdict = _of_main_layers(rulebook, examined, grounds, ranges)
+    more: dict[str, Finding] = {}
+    known = {item.rule for item in verdict.found}
+    for layer in examined.layers:
+        whole = complete_workload(examined.facts.with_(*layer.facts.values()))
+        own = _of_main_layers(rulebook, replace(examined, facts=whole, layers=()), None, ranges)
+        for item in own.found:
+            if item.rule not in known:
+                more.setdefault(item.rule, item._replace(message=f"in the {layer.name}: {item.message}"))
+    if not more:
+        return verdict
+    return verdict._replace(found=tuple(sorted((*verdict.found, *more.values()), key=lambda item: item.severity.rank)))
+
+
+def _of_main_layers(
+    rulebook: Rulebook, examined: DiagnosisInput, grounds: SharedEvaluations | None, ranges: RangeChoices | None
+) -> RuleVerdict:
+    """The rules on the layers that the facts describe."""
     facts = examined.facts
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
     assessment = judge_nightly(rulebook, facts, weigh(rulebook, facts, assessment))

@@ -13,6 +13,7 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.util.printable import one_line
 
 from .assumed import assumed_fact
+from .layers import LayerKind, other_layers
 from .model_config import DTYPE_KEYS, HEADS, Config, Setting, load_config
 from .serving import serving_facts
 
@@ -34,6 +35,12 @@ _RELATIVE_BIAS = "relative_attention_num_buckets"  # T5 and similar models add a
 def read_model_config(path: Path) -> Facts:
     """Return the workload of a model; where its layers differ, of the most demanding kind (the windowed one)."""
     return workloads_of(path)[-1]
+
+
+def read_layers(path: Path) -> list[LayerKind]:
+    """Return the kinds of layers of a model whose heads differ from those that `read_model_config` returns."""
+    config = load_config(_config_file(path))
+    return other_layers(config, _workloads_in(config)[-1]) if config.part_name is None else []
 
 
 def model_facts(content: Mapping[str, Any]) -> Facts:
@@ -114,6 +121,8 @@ def _head_dims(config: Config, heads: int | None) -> list[Fact]:
         if hidden.value is None or heads is None:
             return []
         if hidden.value % heads:
+            if not config.has(hidden.key):  # defaults that no checkpoint has together
+                return []
             raise config.fault(hidden.key, f"{hidden.value} is not divisible by {heads} attention heads")
         value, source = hidden.value // heads, f"{hidden.source} / attention heads"
     return [Fact("workload.head_dim_qk", value, source), Fact("workload.head_dim_v", value, source)]

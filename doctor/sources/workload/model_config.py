@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from doctor.facts.workload import LARGEST
 from doctor.util.printable import one_line
 from doctor.util.reading import read_text
 from doctor.util.redact import shortened
+from doctor.util.resources import rules_dir
 
 from .files import split_part
 
@@ -24,38 +26,6 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
 #: Keys of the dtype of the weights.
 DTYPE_KEYS = ("dtype", "torch_dtype")
-
-#: Defaults of transformers for keys that published configs leave out. Source: configuration_<model>.py.
-CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 2048},
-    "mistral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096},
-    "mixtral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8},
-    "qwen2": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32},
-    "qwen3": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128},
-    "gemma2": {
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
-        "sliding_window": 4096, "attn_logit_softcapping": 50.0,
-    },
-    "gemma3_text": {
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-    },
-    "deepseek_v3": {
-        "num_attention_heads": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-    },
-    "gpt_oss": {
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
-        "max_position_embeddings": 131072,
-    },
-    "falcon": {"hidden_size": 4544, "num_attention_heads": 71, "max_position_embeddings": 2048},
-    "gpt2": {"n_embd": 768, "n_head": 12, "n_positions": 1024, "attn_pdrop": 0.1},
-    "bloom": {"hidden_size": 64, "n_head": 8},
-    "t5": {
-        "d_kv": 64, "num_heads": 8, "dropout_rate": 0.1, "relative_attention_num_buckets": 32,
-        "is_encoder_decoder": True,
-    },
-}  # fmt: skip
-
 
 Value = TypeVar("Value")
 
@@ -110,7 +80,7 @@ class Config:
             self._levels.insert(0, (prefix, level))
         model_type = self._find("model_type")[1]
         self.model_type = one_line(model_type) if isinstance(model_type, str) else ""
-        self._defaults = CLASS_DEFAULTS.get(self.model_type, {})
+        self._defaults = _class_defaults().get(self.model_type, {})
 
     def part(self, name: str) -> Config:
         """Return the config of an encoder next to the language model; DoctorError names the parts that there are."""
@@ -225,6 +195,16 @@ class Config:
             if self.get(key) is not None:
                 return key, self.get(key)
         return keys[0], None
+
+
+@lru_cache(maxsize=1)
+def _class_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Return model type -> what the class of transformers takes for keys that a config leaves out.
+
+    Written by `scripts/release/refresh_model_configs.py` from the classes themselves.
+    """
+    found: dict[str, Any] = json.loads((rules_dir() / "index" / "model_configs.json").read_text("utf-8"))
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,7 @@ _LATENT = (
 )  # fmt: skip
 #: Models whose image tokens see each other in both directions.
 _IMAGE_PREFIX = ("bagel", "gemma3", "molmo2", "moondream3", "paligemma")
+_LINEAR = ("linear_attention", "mamba", "recurrent", "gated_delta", "conv")  # kinds of layers without a softmax
 _ENCODERS = (
     "bert", "roberta", "xlm-roberta", "modernbert", "distilbert", "deberta", "deberta-v2", "electra", "nomic_bert",
     "camembert", "mpnet",
@@ -24,7 +25,14 @@ _ENCODERS = (
 
 def serving_facts(config: Config) -> list[Fact]:
     """Return the words that servers add to the shape of attention."""
-    return [*_latent(config), *_sinks(config), *_image_prefix(config), *_widths(config), *_attention_type(config)]
+    return [
+        *_latent(config),
+        *_hybrid(config),
+        *_sinks(config),
+        *_image_prefix(config),
+        *_widths(config),
+        *_attention_type(config),
+    ]
 
 
 def _latent(config: Config) -> list[Fact]:
@@ -40,6 +48,18 @@ def _latent(config: Config) -> list[Fact]:
     if topk.value is not None:
         facts += [Fact("workload.mla_sparse", True, topk.source), Fact("workload.index_topk", topk.value, topk.source)]
     return facts
+
+
+def _hybrid(config: Config) -> list[Fact]:
+    """Return whether most layers have linear attention or a state space: by the list of kinds, or by the interval."""
+    kinds = config.texts("layer_types")
+    linear = sum(kind.startswith(_LINEAR) for kind in kinds)
+    interval = config.integer("full_attention_interval")
+    if kinds and 2 * linear > len(kinds):
+        return [Fact("workload.hybrid_linear_attention", True, config.source("layer_types"))]
+    if not kinds and interval.value is not None and interval.value > 2:
+        return [Fact("workload.hybrid_linear_attention", True, interval.source)]
+    return []
 
 
 def _sinks(config: Config) -> list[Fact]:
