@@ -104,6 +104,7 @@ EXAMPLES: Mapping[str, str] = {
     "workload.decode_context_parallel_size": "2",
     "workload.attention_backend_option": "FLASHINFER",
     "workload.flash_attn_version_option": "3",
+    "workload.not_understood": "sage_attention=true",
     "workload.kv_lora_rank": "512",
     "workload.qk_nope_head_dim": "128",
     "workload.qk_rope_head_dim": "64",

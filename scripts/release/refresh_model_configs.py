@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "rules" / "index" / "model_configs.json"
 _FILE = re.compile(r"transformers/models/\w+/configuration_\w+\.py")
-#: Fields that the reader of model configs asks for.
+#: Fields that the reader of model configs takes.
 _ATTENTION = re.compile(
     r"(?:\w+_)?(?:head_dim|hidden_size|n_embd|embed_dim|d_model|d_kv|kv_channels|num_attention_heads|num_heads|n_heads?"
     r"|num_key_value_heads|num_kv_heads|n_head_kv|multi_query|sliding_window|use_sliding_window|max_window_layers"
