@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from doctor.facts.derived.registry import DERIVATIONS
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.backends import Predictor, step_facts, unset
+from doctor.rulebook.compiled_facts import compiled_answer, is_compiled
 from doctor.rulebook.conditions import Condition, Leaf
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
@@ -87,6 +88,7 @@ class _View:
 
     def __init__(self, rulebook: Rulebook, rules: Iterable[Rule], cases: Sequence[Facts], memory: Memory) -> None:
         self._implications, self._memory = rulebook.implications, memory
+        self._packages = rulebook.packages
         self._predictor = Predictor(rulebook)
         self.shared = shared = shared_by(rulebook, cases)
         judged = [(rule, verdict(rule.when, shared)) for rule in rules]
@@ -124,6 +126,8 @@ class _View:
         return self._memory[tested]
 
     def _refuse(self, known: FactResolver, key: str) -> Fact | None:
+        if is_compiled(key):
+            return compiled_answer(key, known, self._packages)
         if self._predictor.answers(key):
             raise DependsOnCase
         return None

@@ -28,6 +28,10 @@ class PackageRecord(NamedTuple):
     modules: tuple[str, ...] = ()  # installed at the top level: Python code first, then compiled ones
     modules_also_in: tuple[str, ...] = ()  # other distributions that install the same modules
     has_load_rule: bool = False  # a rule of its own says that it does not load
+    has_gpu_rule: bool = False  # one says that it has no code for a GPU, or its code is for some GPUs alone
+    has_label_rule: bool = False  # one compares torch and the C++ ABI with the label of its wheel
+    has_cuda_rule: bool = False  # one compares torch's CUDA with that label
+    wrong_on: Mapping[str, tuple[str, ...]] = {}  # releases -> beginnings of the GPUs on which they are wrong
     wheel_names_build: bool = False  # its wheel files name what they were built for
     conda: tuple[str, ...] = ()  # its names in conda
     held_with_torch: bool = False  # its newer releases need a newer torch: left open, a resolver would change torch
@@ -60,6 +64,10 @@ def _record(body: Mapping[str, Any]) -> PackageRecord:
         modules=tuple(body.get("modules", ())),
         modules_also_in=tuple(body.get("modules_also_in", ())),
         has_load_rule=_flag(body, "has_load_rule"),
+        has_gpu_rule=_flag(body, "has_gpu_rule"),
+        has_label_rule=_flag(body, "has_label_rule"),
+        has_cuda_rule=_flag(body, "has_cuda_rule"),
+        wrong_on={spec: tuple(gpus) for spec, gpus in body.get("wrong_on", {}).items()},
         wheel_names_build=_flag(body, "wheel_names_build"),
         conda=tuple(body.get("conda", ())),
         held_with_torch=_flag(body, "held_with_torch"),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 
+from .compiled_facts import compiled_answer, is_compiled
 from .decisions import chosen
 from .index import RuleIndex
 from .messages import message_of, missing_keys
@@ -38,7 +39,11 @@ class Predictor:
         if found is None:
             prefix, _, rest = key.partition(".")
             predicted = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
-            found = key in self._rulebook.decisions or (predicted and prefix in self._rulebook.by_prefix)
+            found = (
+                is_compiled(key)
+                or key in self._rulebook.decisions
+                or (predicted and prefix in self._rulebook.by_prefix)
+            )
             self._rulebook.predicted[key] = found
         return found
 
@@ -47,6 +52,8 @@ class Predictor:
         answers = self._rulebook.predicted.get(key)
         if answers is False or (answers is None and not self.answers(key)):
             return None
+        if is_compiled(key):
+            return compiled_answer(key, known, self._rulebook.packages)
         prefix, _, rest = key.partition(".")
         if (decision := self._rulebook.decisions.get(key)) is not None:
             chooser = self._rulebook.by_prefix.get(prefix)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from doctor.model import Fact, Facts
 
 from .backends import Predictor
+from .compiled_facts import is_compiled
 from .conditions import All, AnyOf, Condition, Not
 from .evaluate import Assessment, Unclear, evaluate
 from .messages import missing_keys
@@ -31,7 +32,7 @@ class DependsOnCase(Exception):
 class SharedResolver(FactResolver):
     """The look-up for what cases share; any other key raises `DependsOnCase`."""
 
-    __slots__ = ("_held_back", "_open")
+    __slots__ = ("_held_back", "_open", "_same_packages")
 
     def __init__(
         self,
@@ -39,13 +40,16 @@ class SharedResolver(FactResolver):
         implications: Implications,
         predict: Callable[[FactResolver, str], Fact | None] | None,
         held_back: Callable[[str], bool],
+        *,
+        same_packages: bool = True,
     ) -> None:
         super().__init__(facts, implications, predict)
+        self._same_packages = same_packages
         self._held_back = held_back
         self._open: set[str] = set()
 
     def look_up(self, key: str) -> Fact:  # noqa: D102 (as its base)
-        if key in self._open or self._held_back(key):
+        if key in self._open or self._held_back(key) or (not self._same_packages and is_compiled(key)):
             raise DependsOnCase
         try:
             return super().look_up(key)
@@ -142,7 +146,10 @@ def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> SharedResolver:
     keys = {key for case in cases for key in case if key not in first or not same(first[key], case[key])}
     keys |= {key for key in first if not all(key in case for case in cases)}
     common = Facts(fact for key, fact in first.items() if key not in keys)
-    known = SharedResolver(common, rulebook.implications, Predictor(rulebook), keys.__contains__)
+    same_packages = not any(key.endswith((".version", ".gpu_code")) for key in keys)
+    known = SharedResolver(
+        common, rulebook.implications, Predictor(rulebook), keys.__contains__, same_packages=same_packages
+    )
     known.has_workload = any(key.startswith("workload.") for key in first)
     return known
 

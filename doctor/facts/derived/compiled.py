@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from doctor.facts.kinds import BOOLEAN, LIST, TEXT
-from doctor.facts.vocabulary import parse_version
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -212,28 +212,21 @@ def _some(found: Builds | str | None) -> bool:
     return isinstance(found, tuple) and bool(found)
 
 
-for _key, (_flag, _meaning) in _FLAGS.items():
-    derived(_flag, BOOLEAN, f"{_meaning}; false where not known", uses=(_key,))(_some)
+for _listed, (_flag, _means) in _FLAGS.items():
+    derived(_flag, BOOLEAN, f"{_means}; false where not known", uses=(_listed,))(_some)
 
 
-@derived(
-    "binaries.only_ptx", LIST, "packages whose files have only PTX for this GPU, which the driver compiles",
-    uses=("gpu.sm", *(f"{package}.gpu_code" for package in PACKAGES)),
-)  # fmt: skip
-def _by_ptx(sm: str | None, *archs: Builds | str | None) -> Builds | str:
-    found = tuple(package for package, code in zip(PACKAGES, archs, strict=True) if _how_it_runs(code, sm) == "PTX")
-    return found or ABSENT
-
-
-_SMALL = ("fa3-fwd", "vllm-flash-attn", "causal-conv1d", "mamba-ssm", "torchaudio")
-
-
-@derived(
-    "binaries.without_gpu_code", LIST, "packages without a rule of their own whose files have no code for this GPU",
-    uses=("gpu.sm", *(f"{package}.gpu_code" for package in _SMALL)),
-)  # fmt: skip
-def _without_any(sm: str | None, *archs: Builds | str | None) -> Builds | str:
-    found = tuple(
-        package for package, code in zip(_SMALL, archs, strict=True) if _how_it_runs(code, sm) == "not at all"
-    )
-    return found or ABSENT
+#: Facts of all packages together; `doctor.rulebook.compiled_facts` works them out from versions, labels and records.
+_OF_ALL = (
+    ("binaries.without_gpu_code", LIST, "packages whose files have no code for this GPU"),
+    ("binaries.only_ptx", LIST, "packages whose files have only PTX for this GPU, which the driver compiles"),
+    ("binaries.gpu_code_unclear", LIST, "packages that have code for this GPU only if a newer nvcc made them"),
+    ("binaries.other_cuda", LIST, "compiled packages that link another major release of CUDA than torch's"),
+    ("labels.other_torch", LIST, "compiled packages that were made for another torch than the installed one"),
+    ("binaries.other_abi", LIST, "compiled packages that were made for the other C++ ABI than torch's"),
+    ("binaries.gpu_remedy", TEXT, "what to install or build instead of the first package without code for this GPU"),
+    ("binaries.build_remedy", TEXT, "what to install instead of the first package of another CUDA, torch or ABI"),
+    ("binaries.unclear_remedy", TEXT, "how to build the first package whose code for this GPU is not on record"),
+)
+for _key, _kind, _meaning in _OF_ALL:
+    declare(Term(_key, _kind, _meaning, derived=True))

@@ -16,6 +16,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
 from doctor.model import Fact, Facts
 from doctor.rulebook.cache import rule_files
+from doctor.rulebook.compiled_facts import compiled_answer
 from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.evaluate import rule_holds
 from doctor.rulebook.messages import message_of, missing_keys
@@ -138,7 +139,10 @@ def known_of(test: RuleTest, libraries: Rulebook | None = None) -> FactResolver:
         else Fact(key, parse(key, value), "the test")
         for key, value in test.given.items()
     )
-    return FactResolver(Facts(facts), None if libraries is None else libraries.implications)
+    if libraries is None:
+        return FactResolver(Facts(facts))
+    packages = libraries.packages
+    return FactResolver(Facts(facts), libraries.implications, lambda known, key: compiled_answer(key, known, packages))
 
 
 def judge(test: RuleTest, known: FactResolver) -> bool | None:
