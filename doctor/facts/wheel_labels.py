@@ -26,7 +26,7 @@ Minor = tuple[int, int]
 #: torch's name, or `pt`, with its release behind it.
 _TORCH = re.compile(r"(?:torch|pt)_?(?P<release>\d+(?:\.\d+)*)(?P<later>andhigher)?")
 _ABI = re.compile(r"cxx11abi(true|false)", re.IGNORECASE)
-#: The CUDA releases of each series of torch, first and last: they tell torch 2.1.0 from 2.10 in `torch210`.
+#: It separates torch 2.1.0 from 2.10 in `torch210`.
 _FIRST_CUDA_OF_TWO_DIGITS = (12, 4)  # torch 2.10 and later have no build for an older one, torch 2.1 none for a newer
 
 

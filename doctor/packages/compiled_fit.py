@@ -2,7 +2,7 @@
 
 `fit_of` takes, in this order, what the installed files say (`gpu_code`), what the local label of the version says, and
 what is on record of the registry's wheel or of the build of that release. Each answer is true, false or unknown, and
-says where it comes from. It reads no file but the records, so that `explain` can ask it for any package it names:
+says where it comes from. It reads no file but the records, so that `explain` can call it for any package:
 
     fit_of("mamba-ssm", "2.2.5", Wanted(sm="12.0", cuda="13.0")).gpu.answer  # False
 """

@@ -81,7 +81,7 @@ class CompiledRecords:
         return tuple(_wheel(row) for row in rows)
 
     def wheel(self, package: str, version: str, machine: str | None, python: str | None = None) -> WheelRecord | None:
-        """Return the wheel that an installer takes here, as far as machine and Python tell; None without a record."""
+        """Return the wheel that an installer takes here, as far as machine and Python show; None without a record."""
         found = [one for one in self.wheels(package, version) if one.machine == (machine or "x86_64")]
         return next((one for one in found if one.serves(python)), found[0] if found else None)
 

@@ -1,4 +1,4 @@
-"""Follow a set-up script statement by statement, without running it: where does it stop, and what does it ask for.
+"""Follow a set-up script statement by statement, without running it: where it stops, and what it compiles for.
 
 Conditions that the scenario decides are decided; of others both branches are followed, and what fails in one of them
 alone is no failure. A script that is too long or nested too deeply is unknown, not wrong.
