@@ -104,6 +104,7 @@ TERMS: dict[str, Term] = _terms(
     ("declared.overridden", LIST, "packages whose release the project sets against what others require"),
     ("declared.elsewhere", LIST, "packages from an index whose releases are not on record"),
     ("declared.flash_attn_isolated", BOOLEAN, "the project has its installer build flash-attn apart from its torch"),
+    ("declared.isolated", LIST, "packages that the installer builds apart from the environment, without its torch"),
     ("target.manifest", TEXT, "kind of the file that declares the environment", ("requirements", "other")),
     ("ranks.nccl_differs", TEXT, "which NCCL which ranks of the job load, where they differ"),
     ("ranks.packages_differ", TEXT, "which ranks of the job have which release, where they differ"),

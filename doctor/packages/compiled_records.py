@@ -71,6 +71,11 @@ class CompiledRecords:
         """Every package of which some release is on record."""
         return frozenset((*self._wheels, *self._sources))
 
+    @property
+    def built(self) -> frozenset[str]:
+        """The packages of which some release has to be built, or downloads a wheel when it is built."""
+        return frozenset(self._sources)
+
     def releases(self, package: str) -> tuple[str, ...]:
         """Return the releases with a wheel on record, oldest first."""
         return tuple(self._wheels.get(package, ()))

@@ -31,6 +31,7 @@ class PackageRecord(NamedTuple):
     has_gpu_rule: bool = False  # one says that it has no code for a GPU, or its code is for some GPUs alone
     has_label_rule: bool = False  # one compares torch and the C++ ABI with the label of its wheel
     has_cuda_rule: bool = False  # one compares torch's CUDA with that label
+    has_build_rule: bool = False  # one reports that it cannot be built in isolation
     wrong_on: Mapping[str, tuple[str, ...]] = {}  # releases -> beginnings of the GPUs on which they are wrong
     wheel_names_build: bool = False  # its wheel files name what they were built for
     conda: tuple[str, ...] = ()  # its names in conda
@@ -67,6 +68,7 @@ def _record(body: Mapping[str, Any]) -> PackageRecord:
         has_gpu_rule=_flag(body, "has_gpu_rule"),
         has_label_rule=_flag(body, "has_label_rule"),
         has_cuda_rule=_flag(body, "has_cuda_rule"),
+        has_build_rule=_flag(body, "has_build_rule"),
         wrong_on={spec: tuple(gpus) for spec, gpus in body.get("wrong_on", {}).items()},
         wheel_names_build=_flag(body, "wheel_names_build"),
         conda=tuple(body.get("conda", ())),

@@ -384,7 +384,8 @@ def check_library(shape: Shape, content: Any) -> None:
         "opens": lambda value, at: shape.mapping(value, at, opens, ("files",)),
         "modules": shape.items(text), "modules_also_in": names, "conda": shape.items(text),
         "has_load_rule": shape.boolean, "wheel_names_build": shape.boolean, "has_gpu_rule": shape.boolean,
-        "has_label_rule": shape.boolean, "has_cuda_rule": shape.boolean, "wrong_on": shape.values(text, texts),
+        "has_label_rule": shape.boolean, "has_cuda_rule": shape.boolean, "has_build_rule": shape.boolean,
+        "wrong_on": shape.values(text, texts),
         "held_with_torch": shape.boolean, "role": shape.choice(PACKAGE_ROLES),
     }  # fmt: skip
 

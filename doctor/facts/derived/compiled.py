@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from doctor.facts.kinds import BOOLEAN, LIST, TEXT
@@ -216,6 +217,20 @@ for _listed, (_flag, _means) in _FLAGS.items():
     derived(_flag, BOOLEAN, f"{_means}; false where not known", uses=(_listed,))(_some)
 
 
+@derived(
+    "torch.code_for_gpu", TEXT, "the architecture of torch's own code that this GPU runs, as 12.0; absent: none",
+    needs=("torch.arch_list", "gpu.sm"),
+)  # fmt: skip
+def _torch_code(archs: Builds | str, sm: str) -> str | None:
+    """Return what the driver chooses: code for this very GPU, else the newest of its major release, else PTX."""
+    if not isinstance(archs, tuple) or sm == ABSENT:
+        return None
+    fitting = [arch for arch in archs if arch[:1].isdigit() and runs_on((arch,), sm) is not None]
+    native = [arch for arch in fitting if not arch.endswith("+PTX")]
+    best = max(native or fitting, key=lambda arch: [int(part) for part in re.findall(r"\d+", arch)], default=ABSENT)
+    return best.removesuffix("+PTX").rstrip("af")
+
+
 #: Facts of all packages together; `doctor.rulebook.compiled_facts` works them out from versions, labels and records.
 _OF_ALL = (
     ("binaries.without_gpu_code", LIST, "packages whose files have no code for this GPU"),
@@ -226,6 +241,7 @@ _OF_ALL = (
     ("binaries.other_abi", LIST, "compiled packages that were made for the other C++ ABI than torch's"),
     ("binaries.gpu_remedy", TEXT, "what to install or build instead of the first package without code for this GPU"),
     ("binaries.build_remedy", TEXT, "what to install instead of the first package of another CUDA, torch or ABI"),
+    ("builds.isolated", LIST, "packages whose set-up stops in the isolated build that the installer makes"),
     ("binaries.unclear_remedy", TEXT, "how to build the first package whose code for this GPU is not on record"),
 )
 for _key, _kind, _meaning in _OF_ALL:

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion
 from doctor.errors import fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact, TextEnum
+from doctor.packages.compiled_records import load_compiled_records
 from doctor.packages.relations import BUILT_PER_INDEX
 from doctor.util.redact import shortened
 
@@ -180,6 +181,13 @@ def left_out(path: Path, names: Sequence[str], what: str) -> str:
     """Return the note on what a plain install leaves out; `what`: "extras and groups"."""
     shown = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
     return f"{path}: skipped optional {what}: {shown} (`{path.name}[{names[0]}]` reads one)"
+
+
+def isolated(entries: Iterable[DeclaredRequirement], place: str) -> list[Fact]:
+    """Return the fact of the packages of these lines that an installer builds in isolation, if they have no wheel."""
+    requested = {entry.name for entry in entries if not entry.constraint and ".whl" not in (entry.raw or "")}
+    names = requested & load_compiled_records().built
+    return [Fact("declared.isolated", tuple(sorted(names)), place)] if names else []
 
 
 def overridden(names: Iterable[str], source: str) -> Fact:

@@ -15,7 +15,7 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of, specifier
 from doctor.util.redact import shortened
 
-from .base import PLAIN_RANGE, DeclaredRequirement, Manifest, overridden
+from .base import PLAIN_RANGE, DeclaredRequirement, Manifest
 from .local_wheels import wheel_names
 from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
@@ -135,13 +135,18 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     )
 
 
+#: Facts that list packages: those of several files are joined.
+_JOINED = ("declared.overridden", "declared.isolated")
+
+
 def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:
     """Return the facts of the files except packages; where two differ, the fact is unknown."""
     facts: dict[str, Fact] = {}
     for fact in (_checked(fact) for manifest in manifests for fact in manifest.facts):
         before = facts.get(fact.key)
-        if before is not None and fact.key == "declared.overridden":
-            facts[fact.key] = overridden({*before.value, *fact.value}, f"{before.source}, {fact.source}")
+        if before is not None and fact.key in _JOINED:
+            names = tuple(sorted({*before.value, *fact.value}))
+            facts[fact.key] = Fact(fact.key, names, f"{before.source}, {fact.source}")
         elif before is not None and before.value != fact.value:
             problem = f"{before.source} says {before.value}, {fact.source} says {fact.value}"
             facts[fact.key] = Fact(fact.key, None, fact.source, problem=problem)

@@ -138,7 +138,16 @@ def test_an_image_for_amd_is_distinguished():
 
 def test_a_toolkit_is_no_torch():
     assert "CUDA 12.4 and a cuDNN to build with" in held("nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04")[1][0]
-    assert held("nvidia/cuda:12.4.1-devel-ubuntu22.04")[0] == {}
+    assert held("nvidia/cuda:12.4.1-devel-ubuntu22.04")[0] == {"toolkit.nvcc": "12.4", "toolkit.ninja": False}
+
+
+def test_an_image_without_a_compiler_is_recognised():
+    for name in ("nvidia/cuda:12.4.1-runtime-ubuntu22.04", "nvidia/cuda:12.4.1-base-ubuntu22.04", "python:3.11-slim",
+                 "debian:12", "ubuntu:24.04"):  # fmt: skip
+        assert held(name)[0]["toolkit.nvcc"] == "absent", name
+    assert held("pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime")[0]["toolkit.nvcc"] == "absent"
+    assert held("pytorch/pytorch:2.8.0-cuda12.8-cudnn9-devel")[0]["toolkit.nvcc"] == "12.8"
+    assert "toolkit.nvcc" not in held("example.com/team/base:1.0")[0]
 
 
 def test_an_image_of_nvidia_has_the_toolkit_that_its_torch_was_compiled_with():

@@ -357,3 +357,44 @@ def test_a_range_without_its_dependencies_pins_nothing(docker):
     text = "FROM example.org/image:1\nRUN pip install {} 'vllm>=0.20,<0.21' 'torch==2.9.1'\n"
     (open_,) = docker(text.format("--no-deps")).open or [None]
     assert open_ is not None and open_.name == "vllm" and open_.alone
+
+
+COMPILERS = {  # Dockerfile -> the CUDA compiler that its image has; None where its release is unknown
+    "FROM python:3.11\nRUN pip install torch==2.8.0": "absent",
+    "FROM python:3.11\nRUN apt-get update && apt-get install -y cuda-toolkit-12-8": "12.8",
+    "FROM ubuntu:24.04\nRUN apt-get install -y nvidia-cuda-toolkit": None,
+    "FROM ubuntu:24.04\nRUN sh cuda_12.8.0_570.86.10_linux.run --silent": None,
+    "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04": "12.8",
+    "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04 AS a\nRUN python3 -m venv /venv\n"
+    "FROM nvidia/cuda:12.8.1-runtime-ubuntu22.04\nCOPY --from=a /venv /venv": "absent",
+    "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04 AS a\nFROM ubuntu:24.04\n"
+    "COPY --from=a /usr/local/cuda /usr/local/cuda\nRUN pip install torch==2.8.0": "12.8",
+}
+
+
+@pytest.mark.parametrize("text", COMPILERS)
+def test_the_compiler_of_an_image_is_known(read, text):
+    found = read({"Dockerfile": text + "\nRUN pip install torch==2.8.0\n"}).facts
+    assert found["toolkit.nvcc"].value == COMPILERS[text]
+
+
+def test_ninja_is_there_once_it_is_installed(read):
+    base = "FROM python:3.11\nRUN pip install torch==2.8.0"
+    assert read({"Dockerfile": base + "\n"}).facts.value("toolkit.ninja") is False
+    assert read({"Dockerfile": base + " ninja\n"}).facts.value("toolkit.ninja") is True
+    assert read({"Dockerfile": base + "\nRUN apt-get install -y ninja-build\n"}).facts.value("toolkit.ninja") is True
+
+
+ISOLATED = {  # install commands -> the packages that pip builds in isolation
+    "pip install torch==2.8.0 torch-scatter==2.1.2": ("torch-scatter",),
+    "pip install torch==2.8.0 && pip install --no-build-isolation torch-scatter==2.1.2": None,
+    "pip install torch==2.8.0 torch-scatter==2.1.2 && pip install --no-build-isolation torch-scatter": None,
+    "pip install torch==2.8.0 && pip install torch_scatter-2.1.2+pt28cu128-cp312-cp312-linux_x86_64.whl": None,
+    "pip install torch==2.8.0 numpy": None,
+}
+
+
+@pytest.mark.parametrize("command", ISOLATED)
+def test_what_is_built_in_isolation_is_known(read, command):
+    found = read({"Dockerfile": f"FROM python:3.12\nRUN {command}\n"}).facts
+    assert found.value("declared.isolated") == ISOLATED[command]

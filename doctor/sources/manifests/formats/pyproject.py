@@ -22,6 +22,7 @@ from doctor.sources.manifests.base import (
     DeclaredRequirement,
     Manifest,
     all_read,
+    isolated,
     left_out,
     without_conflicts,
 )
@@ -105,10 +106,14 @@ class _Project:
 
     def _always(self) -> Iterator[DeclaredRequirement]:
         """Yield the dependencies of every install."""
+        alone: list[DeclaredRequirement] = []
         for entry in self._requirements(self.project.get("dependencies"), "project", "dependencies"):
             yield entry
             if entry.name == "flash-attn" and "@" not in (entry.raw or "") and self._builds_alone(entry.name):
                 self.facts.append(Fact("declared.flash_attn_isolated", True, entry.place))
+            if self._builds_alone(entry.name):
+                alone.append(entry)
+        self.facts += isolated(alone, f"{self.path}, dependencies")
         dynamic = self.project.get("dynamic")
         if isinstance(dynamic, list) and "dependencies" in dynamic and not self.poetry:
             yield from self._from_files()

@@ -22,6 +22,7 @@ from doctor.sources.manifests.base import (
     Manifest,
     cuda_of_index,
     index_builds,
+    isolated,
     pin_of,
     vllm_builds,
 )
@@ -63,6 +64,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     reader.file(path, text, (), constraint=False)
     if reader.entries:
         reader.facts.append(Fact("target.manifest", "requirements", str(path)))
+        reader.facts += isolated(reader.entries, str(path))
     return reader.manifest(watch)
 
 

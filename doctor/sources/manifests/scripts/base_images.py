@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
@@ -12,6 +12,8 @@ from doctor.model import ABSENT, Fact
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.watch import Images
 from doctor.util.redact import shortened
+
+from .compilers import of_image
 
 #: `nvcr.io/nvidia/pytorch:24.10-py3`, also as enroot writes it: `nvcr.io#nvidia/pytorch:24.10-py3`.
 _REFERENCE = re.compile(
@@ -80,6 +82,13 @@ def image(reference: str, images: Images, file: str, number: int, raw: str = "")
         return Image(notes=(f"{line.place}: unknown content of the image `{shortened(reference, 60)}`",))
     name = _MIRRORS.sub("", match["name"].replace("#", "/"))
     name, tag = re.sub(r"^library/", "", name), match["tag"] or ""
+    held = _content(name, tag, reference, images, line)
+    known = {fact.key for fact in held.facts}
+    tools = tuple(fact for fact in of_image(name, tag, line.place) if fact.key not in known)
+    return replace(held, facts=(*held.facts, *tools))
+
+
+def _content(name: str, tag: str, reference: str, images: Images, line: _Line) -> Image:
     rows = images.get(name, {})
     release = _NGC.fullmatch(tag)
     row = rows.get(tag) or (rows.get(release["release"]) if release else None)

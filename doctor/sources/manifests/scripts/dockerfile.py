@@ -16,6 +16,7 @@ from doctor.sources.variables import UNKNOWN
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
 
+from .compilers import NINJA, NVCC, carried
 from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
 from .interpreter import Script
 from .jobs import job_facts
@@ -210,13 +211,16 @@ class _Stages:
             return
         if source is not None:
             earlier = self._earlier(source, number)
-            if earlier is not None and any(_PACKAGES.search(path) for path in paths[:-1]):
-                other = self.built(earlier)
+            if earlier is None:
+                return
+            other = self.built(earlier)
+            taken = carried(other.installs.facts.values(), paths[:-1])
+            if any(_PACKAGES.search(path) for path in paths[:-1]):
                 script.installs.notes += other.installs.notes
                 script.installs.add(
-                    (entry for found in other.installs.entries.values() for entry in found),
-                    facts=other.installs.facts.values(),
+                    (entry for found in other.installs.entries.values() for entry in found), facts=taken
                 )
+            script.installs.facts.update({fact.key: fact for fact in taken if fact.key in (NVCC, NINJA)})
             return
         target = paths[-1]
         for path in paths[:-1]:

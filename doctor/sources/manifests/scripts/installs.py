@@ -13,7 +13,14 @@ from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 from doctor.packages.relations import BUILT_PER_INDEX, PINNED_BY
 from doctor.packages.requirements import admits
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, index_builds, vllm_builds
+from doctor.sources.manifests.base import (
+    DeclaredRequirement,
+    Manifest,
+    cuda_of_index,
+    index_builds,
+    isolated,
+    vllm_builds,
+)  # fmt: skip
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.formats.setuptools_project import read_extras
@@ -41,6 +48,7 @@ _INDEXES = ("-i", "--index-url", "--extra-index-url", "--index", "--default-inde
 _INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX",
                     "UV_DEFAULT_INDEX")  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:[\[=<>!~;@ ]|$))")
+_ISOLATED = "declared.isolated"
 _OF_TORCH = ("torch.", "cudnn.")
 
 
@@ -112,6 +120,7 @@ class Installs:
         for fact in reader.facts:
             if certain and fact.key == "torch.cuda":  # an index that an included file names
                 self.facts.update({item.key: item for item in index_builds(wanted, fact.source)})
+        self._isolate(reader.entries, words, variables, f"{self.path}:{at}")
         if certain and not alone:
             self.remove(displaced(self.entries, wanted))
             self._doubt_pins(wanted, at)
@@ -131,6 +140,21 @@ class Installs:
                 self.facts.update({fact.key: fact for fact in index_builds(wanted, place)})
                 if "torch" in wanted or "torch" not in self.entries:
                     self.facts["torch.cuda"] = Fact("torch.cuda", cuda, place)
+
+    def _isolate(
+        self, entries: Sequence[DeclaredRequirement], words: Sequence[LineWord], variables: Mapping[str, str | None],
+        place: str,
+    ) -> None:  # fmt: skip
+        """Note which packages of a command are built in isolation; a later command of the same package counts."""
+        flags = [word for _, word in words if word.startswith(("--no-build-isolation", "--only-binary"))]
+        off = (variables.get("PIP_NO_BUILD_ISOLATION") or "").lower() in ("0", "no", "false", "off")  # pip reads it so
+        now = [] if flags or off else isolated(entries, place)
+        before = self.facts.get(_ISOLATED)
+        names = {*(before.value if before is not None else ()), *(name for fact in now for name in fact.value)}
+        names -= {entry.name for entry in entries} if not now else set()
+        self.facts.pop(_ISOLATED, None)
+        if names:
+            self.facts[_ISOLATED] = Fact(_ISOLATED, tuple(sorted(names)), place)
 
     def _doubt_pins(self, names: set[str], line: int) -> None:
         """Mark earlier installs as unknown that a package of this command may replace: its pins are not on record."""

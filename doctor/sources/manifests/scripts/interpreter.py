@@ -19,6 +19,7 @@ from doctor.util.reading import read_text
 from doctor.util.redact import shortened
 
 from .base_images import image
+from .compilers import of_command
 from .installs import Installs, LineWord
 from .jobs import job_facts
 from .serving import add_job, default_command
@@ -160,6 +161,8 @@ class Script:
                     own.append((line, match[1], match[3]))
         if command.after == "||" and not command.certain:
             return  # runs only if the command before it fails
+        place = f"{self.path}:{words[0][0]}"
+        of_command((text for _, text in words), self.installs.facts, place, certain=command.certain)
         if self._install(words, own, certain=command.certain):
             return
         if name in _STARTS:
