@@ -1,4 +1,4 @@
-"""`attn-doctor wheels flash-attn`: the official wheel for this torch, the nearest that there is, or how to build."""
+"""`attn-doctor wheels NAME`: the wheel for this environment, the nearest that there is, or how to build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from doctor.packages.flash_attn_build import Build, build
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, minor, same
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
+from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.requirements import normalized
+from doctor.rulebook.compiled_facts import wanted_of
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
@@ -29,8 +31,9 @@ from doctor.util.machine import Machine, this_machine
 from .answer import Answer, reports
 from .request import TargetOptions, examines, project_request_of
 from .wheel_file import judged
+from .wheels_on_record import judged_releases
 
-_ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
+_PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
 MOST = 4  # releases shown
 _CERTAINTY = {
     "expected": "expected: its release workflow builds it; the release page was not read",
@@ -49,16 +52,23 @@ def wheels(
     answer: Answer,
     package: Annotated[
         str,
-        typer.Argument(metavar="PACKAGE", help="flash-attn, one release of it (flash-attn==2.8.3), or a wheel file."),
+        typer.Argument(
+            metavar="PACKAGE", help="A package (flash-attn), a release (xformers==0.0.35), or a wheel file."
+        ),
     ] = PACKAGE,
 ) -> int:
-    """Find the official flash-attn wheel for this environment, or judge a wheel file by its symbols."""
+    """Find the wheel of a compiled package for this environment, or judge a wheel file by its symbols."""
     if package.endswith(".whl"):
         forms, fits = judged(Path(package), target)
         answer.give(forms)
         return 0 if fits else 1
-    version = _asked(package)
-    known, here = _known(target)
+    name, version = _named(package)
+    known, here, records = _known(target)
+    if name != PACKAGE:
+        forms, fits = judged_releases(name, version, wanted_of(known), records.get(name, UNKNOWN_PACKAGE))
+        answer.give(forms)
+        return 0 if fits else 1
+    version = _flash_attn(version)
     place = wheel_target_of(known)
     match = find(place, version)
     sm = known.value("gpu.sm")
@@ -68,31 +78,35 @@ def wheels(
     return 0 if match.fitting else 1
 
 
-def _asked(text: str) -> str | None:
-    """The requested release, if any; flash-attn is the one package with wheels outside the registry."""
+def _named(text: str) -> tuple[str, str | None]:
+    """Return the package and the release that was named; DoctorError where the text names none."""
+    match = _PACKAGE.fullmatch(text.strip())
+    if match is None:
+        raise DoctorError(f"`{text}` is no package", f"write `{PACKAGE}`, `{PACKAGE}==VERSION` or a file")
+    try:
+        parse_version(match["version"] or "0")
+    except InvalidVersion:
+        raise DoctorError(f"`{match['version']}` is not a version") from None
+    return normalized(match["name"]), match["version"]
 
-    match = _ASKED.fullmatch(text.strip())
-    if match is None or normalized(match["name"]) != PACKAGE:
-        raise DoctorError(f"no table of wheels for `{text}`", f"write `{PACKAGE}` or `{PACKAGE}==VERSION`")
-    version = match["version"]
+
+def _flash_attn(version: str | None) -> str | None:
+    """Return the release of flash-attn as the index spells it; its wheels are outside the registry."""
     if version is None:
         return None
-    try:
-        found = next((item for item in load_index().releases(PACKAGE) if same(item, version)), None)
-    except InvalidVersion:
-        raise DoctorError(f"`{version}` is not a version") from None
+    found = next((item for item in load_index().releases(PACKAGE) if same(item, version)), None)
     if found is None:
         newest = list(load_index().releases(PACKAGE))[-4:]
         raise DoctorError(f"flash-attn has no release {version}", f"the newest are {', '.join(newest)}")
     return str(found)
 
 
-def _known(target: TargetOptions) -> tuple[FactResolver, bool]:
-    """Return what is known of the target, and whether it is on this machine."""
+def _known(target: TargetOptions) -> tuple[FactResolver, bool, PackageRecords]:
+    """Return what is known of the target, whether it is on this machine, and what is known of packages."""
     request = project_request_of(target)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     found = examine(request, rulebook)
-    return know(rulebook, found.facts)[0], found.python is not None
+    return know(rulebook, found.facts)[0], found.python is not None, rulebook.packages
 
 
 def _newest(python: str | None) -> str:

@@ -288,9 +288,24 @@ def test_the_command_without_a_wheel(capsys):
 
 @pytest.mark.parametrize(
     ("package", "message"),
-    [("xformers", "no table of wheels"), ("flash-attn==99", "has no release 99"), ("flash-attn==x", "not a version")],
+    [
+        ("nosuch-kernels", "not on record"),
+        ("xformers==0.0.1", "is not on record"),
+        ("flash-attn==99", "has no release 99"),
+        ("flash-attn==x", "not a version"),
+    ],
 )
 def test_what_the_command_does_not_know(capsys, package: str, message: str):
     assert command_line(["wheels", package]) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) <= 2
+
+
+def test_other_packages_are_judged_by_their_records(capsys):
+    facts = ["--facts", str(FACTS), "--set", "torch.version=2.9.1", "--set", "torch.cuda=12.8", "--gpu", "b200"]
+    assert command_line(["wheels", "xformers", *facts]) == 0
+    assert "xformers 0.0.33.post2: fits" in capsys.readouterr().out
+    assert command_line(["wheels", "fa3-fwd==0.0.3", *facts, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["releases"][0]["reasons"][0].startswith("GPU: no (8.0, 9.0a")
+    assert command_line(["wheels", "mamba-ssm", *facts]) == 1
+    assert "mamba-ssm==2.3.2" not in capsys.readouterr().out  # wrong on Blackwell, by MAMBA983

@@ -13,7 +13,12 @@ from packaging.version import InvalidVersion, Version
 from .scenario import Failed, Scenario
 from .values import UNKNOWN, Module, PythonVersion, Unknown, is_known
 
-STANDARD = frozenset(getattr(sys, "stdlib_module_names", ())) | {"distutils", "imp", "setuptools", "pkg_resources"}
+#: What setuptools carries along and puts on sys.path when it is imported, as build backends do first (from 71 on).
+#: `pkg_resources` went with 82.
+_VENDORED = ("packaging", "wheel", "platformdirs", "more_itertools", "jaraco", "importlib_metadata", "zipp", "tomli",
+             "backports", "autocommand", "typeguard", "inflect")  # fmt: skip
+STANDARD = frozenset(getattr(sys, "stdlib_module_names", ())) | {"distutils", "setuptools"}
+WITH_SETUPTOOLS = STANDARD.union(_VENDORED)
 _VERSIONS = ("packaging.version.parse", "packaging.version.Version", "pkg_resources.parse_version",
              "distutils.version.LooseVersion", "looseversion.LooseVersion")  # fmt: skip
 _RUNS = ("subprocess.check_output", "subprocess.run", "subprocess.check_call", "subprocess.getoutput")
@@ -33,7 +38,7 @@ class BuildMachine:
         top = name.partition(".")[0]
         if top == "torch":
             return self.scenario.torch is not None
-        return self.scenario.all_modules or top in STANDARD or top in self.scenario.modules
+        return self.scenario.all_modules or top in WITH_SETUPTOOLS or top in self.scenario.modules
 
     def attribute(self, name: str) -> Any:
         """Return the value of `torch.version.cuda` and the like; a `Module` where it is no constant."""
@@ -146,7 +151,7 @@ def _version(text: Any) -> Any:
     if isinstance(text, Unknown):
         return UNKNOWN
     if not isinstance(text, str):
-        raise Failed("TypeError", "expected string or bytes-like object")
+        raise Failed("InvalidVersion", f"Invalid version: {text!r}")
     try:
         return Version(text)
     except InvalidVersion:

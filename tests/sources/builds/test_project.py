@@ -84,6 +84,8 @@ STOPS = {  # script -> how it stops without torch
     "from helpers import modules": "ModuleNotFoundError",
     "from own import modules": "RuntimeError",
     "import os\nvalue = os.environ['NEEDED']": "KeyError",
+    "import packaging.version, wheel": None,
+    "import pkg_resources": "ModuleNotFoundError",
     "exec(open('v.py').read())\nprint(version)": None,
     "for name in ['torch']:\n    __import__(name)": None,
     "while unknown():\n    import torch": None,
