@@ -146,6 +146,10 @@ def main() -> int:
     loads = sum(row["real"] == "ok" for row in decided)
     print(f"{len(decided)} files and releases decided by a real load: {loads} load, {len(decided) - loads} do not")
     print(f"{len(decided) - len(wrong)} predicted alike, {len(wrong)} not; {len(no_driver)} need the driver")
+    pairs = {(row["package"], row["torch"]) for row in decided}
+    bad = {(row["package"], row["torch"]) for row in wrong}
+    names = {package.rpartition("-")[0] for package, _ in pairs}
+    print(f"{len(pairs) - len(bad)} of {len(pairs)} pairs of a package and a torch, {len(names)} distributions")
     for row in wrong:
         print(f"  {row['package']} {row['file']} torch {row['torch']}: predicted {row['predicted']}")
         print(f"    {row['problem'][:150]} | real {row['real'][:250]}")
