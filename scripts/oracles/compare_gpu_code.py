@@ -3,8 +3,8 @@
     python scripts/oracles/compare_gpu_code.py --cuobjdump PROGRAM --work DIR PACKAGE==VERSION …
 
 Each wheel comes from pip, one after the other, and is deleted. For each library the architectures of machine code
-and of PTX are compared. `cuobjdump` prints `sm_100` for code of the family `100f`, and stops at some libraries of CUDA 12.0 to
-12.2: those are listed apart. `pip download nvidia-cuda-cuobjdump` brings the program.
+and of PTX are compared. `cuobjdump` prints `sm_100` for code of the family `100f`, and stops at some libraries of
+CUDA 12.0 to 12.2: those are listed apart. `pip download nvidia-cuda-cuobjdump` brings the program.
 """
 
 from __future__ import annotations
