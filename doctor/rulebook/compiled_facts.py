@@ -167,11 +167,11 @@ def _other_cuda(items: list[Item], known: FactResolver) -> tuple[str, ...]:
 
 
 def _other_torch(items: list[Item], known: FactResolver) -> tuple[str, ...]:
+    """Return packages of another torch by their labels: whether a package needs its compiled files is not on record."""
     return tuple(
         f"{_title(item)} was made for {item.fit.torch.found}"
         for item in items
-        if item.fit.torch.answer is False
-        and not _has_rule(item, "label" in item.fit.torch.source, item.record.has_label_rule)
+        if item.fit.torch.answer is False and "label" in item.fit.torch.source and not item.record.has_label_rule
     )
 
 

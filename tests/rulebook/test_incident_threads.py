@@ -33,7 +33,7 @@ def test_the_rule_of_a_thread_fires_on_its_facts(thread: dict[str, Any]) -> None
     general_for = as_tuple(rulebook.rules[thread["rule"]].body.get("yields_to"))  # where these fire, it is silent
     few = rulebook.only({thread["rule"], *general_for} & rulebook.rules.keys())
     found = {item.rule for item in evaluate(few, complete_workload(facts)).findings}
-    assert thread["rule"] in found, found
+    assert found & {thread["rule"], *general_for}, found  # one that it yields to may report the same fault
 
 
 @pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["url"].removeprefix("https://github.com/"))
