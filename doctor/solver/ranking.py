@@ -63,6 +63,8 @@ def refusal(search: FixSearch, outcome: CandidateFix) -> str | None:
     errors = [rule for rule in sorted(outcome.firing) if search.rulebook.rules[rule].severity == Severity.ERROR]
     if errors:
         return f"{', '.join(errors)} remain{'s' * (len(errors) == 1)}"
+    if "torch" in outcome.chosen and search.stack.installed.get("torch") is None:
+        return "the installed torch is not known"
     own = replaced_build(search, outcome)
     if own is not None:
         return f"`{own}` {search.stack.installed[own]} is a build of the image"
@@ -76,7 +78,10 @@ def refusal(search: FixSearch, outcome: CandidateFix) -> str | None:
 
 
 def wrong_numbers(rulebook: Rulebook, before: Collection[str], after: Assessment) -> set[str]:
-    """Return the rules which say that numbers are wrong or a model does not load, and that did not fire before."""
+    """Return the rules which say that numbers are wrong or a model does not load, and that did not fire before.
+
+    What rests on a value that the job does not state refuses nothing: it is a warning of the fix.
+    """
     return {
         item.rule
         for item in after.findings
@@ -84,6 +89,7 @@ def wrong_numbers(rulebook: Rulebook, before: Collection[str], after: Assessment
         and item.severity in (Severity.ERROR, Severity.WARNING)
         and item.rule in rulebook.rules
         and rulebook.rules[item.rule].body.get("category") in _REFUSED
+        and not (item.assumption or any(piece.key.endswith(".given") for piece in item.evidence))
     }
 
 

@@ -296,3 +296,57 @@ def test_the_trace_reports_what_was_tried_rejected_and_exhausted(own_rules):
     fixes({"torch.version": "2.6.0"}, rules, budget=SearchBudget(evaluations=1, trace=events.append))
     assert any(isinstance(event, BudgetExhausted) and event.bound == "evaluations" for event in events)
     assert all(str(event) for event in events if isinstance(event, (BudgetExhausted, CandidateTried, RemedyRejected)))
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_a_fix_that_makes_numbers_wrong_is_refused_and_one_that_may_is_not_the_first(own_rules):
+    """The soft cap that sdpa ignores; of the second rule it is not known whether it applies."""
+    numbers = {"severity": "warning", "category": "wrong-numerics"}
+    fault = {"when": {"torch.version": "2.6.0", "transformers.version": "<4.50",
+                      "workload.attn_implementation": "flash_attention_2"},
+             "fix": [{"config": {"workload.attn_implementation": "sdpa"}}, {"require": {"transformers": "==4.50.3"}},
+                     {"require": {"torch": "==2.7.1"}}]}  # fmt: skip
+    job = {"torch.version": "2.6.0", "transformers.version": "4.49.0", "workload.framework": "transformers",
+           "workload.softcap": 50.0, "workload.attn_implementation": "flash_attention_2"}  # fmt: skip
+    capped = {"workload.attn_implementation": "sdpa", "workload.softcap": ">0"}
+    unknown = {"workload.attn_implementation": "sdpa", "workload.batch_size.given": False}
+    rules = own_rules(OWN001=fault, OWN002={"when": capped, **numbers}, OWN003={"when": unknown, **numbers})
+    found = fixes(job, rules)
+    assert found and not any(settings(fix) for fix in found)
+    plain, setting = (fix for fix in fixes({**job, "workload.softcap": 0.0}, rules) if fix.kind != FixKind.RELEASE_LINE)
+    assert packages(plain) == {"transformers": "4.50.3"} and settings(setting)
+    assert "It brings the warning OWN003" in (setting.note or "")
+
+
+def test_an_image_s_own_torch_is_not_replaced_from_the_registry(own_rules):
+    rules = own_rules(OWN001={"when": {"cudnn.version": "<9.3"}, "fix": [{"require": {"torch": ">=2.7"}}]})
+    image = {"torch.version": "2.4.0a0+3bcc3cddb5.nv24.07", "cudnn.version": "9.2.1",
+             "cudnn.path": "/usr/lib/libcudnn.so.9"}  # fmt: skip
+    found = fixes(image, rules)
+    assert found and all(not packages(fix) for fix in found)
+    assert "use the image nvcr.io/nvidia/pytorch:" in found[0].changes[0].name
+    assert packages(fixes({"torch.version": "2.6.0", "cudnn.version": "9.1.0"}, rules)[-1]).get("torch")
+
+
+@pytest.mark.parametrize(("length", "offered"), [(2048, True), (131072, False)])
+def test_scores_larger_than_the_memory_are_no_fix(own_rules, length, offered):
+    """Without FusedAttention TransformerEngine writes the scores of 128 heads out."""
+    support = {"severity": None, "message": None, "when": {"gpu.sm": "9.0"}}
+    rules = own_rules(
+        OWN001={"when": {"te.selected": "te.fused"}, "fix": [{"set_env": {"NVTE_FUSED_ATTN": "0"}}]},
+        OWN002={**support, "when": {"env.NVTE_FUSED_ATTN": "0"}, "disables": "te.fused"},
+        OWN003={**support, "disables": "te.flash2"}, OWN004={**support, "disables": "te.flash3"},
+        OWN005={**support, "disables": "te.flash4"},
+    )  # fmt: skip
+    found = fixes(
+        {"torch.version": "2.6.0", "transformer-engine.version": "2.3.0", "gpu.sm": "9.0",
+         "gpu.memory_bytes": 85899345920, "flash-attn.version": "absent", "workload.framework": "transformer_engine",
+         "workload.dtype": "bfloat16", "workload.head_dim_qk": 128, "workload.head_dim_v": 128,
+         "workload.num_heads": 128, "workload.num_kv_heads": 128, "workload.batch_size": 1,
+         "workload.seq_len_q": length, "workload.mask": "causal", "workload.training": True},
+        rules,
+    )  # fmt: skip
+    variables = {change.name for fix in found for change in fix.changes if change.kind == ChangeKind.ENV}
+    assert ("NVTE_FUSED_ATTN" in variables) is offered
