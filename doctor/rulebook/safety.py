@@ -22,12 +22,16 @@ CHANGES_NUMBERS: Mapping[str, str] = {
     "packing": _BATCHES, "pack_to_max_length": _BATCHES, "use_varlen_attn": _BATCHES,
 }  # fmt: skip
 
+#: A cache in the dtype of the model rounds nothing.
+_AS_COMPUTED = frozenset({("kv_cache_dtype", "auto"), ("kv_cache_dtype", "bfloat16"), ("kv_cache_dtype", "float16")})
+
 
 def stated_safety(item: Mapping[str, Any]) -> tuple[FixSafety, str | None]:
     """Return the safety of one entry of `fix`, and a sentence for what is not safe."""
     if "safety" in item:
         return FixSafety(str(item["safety"])), item.get("risk")
-    changed = (str(key).removeprefix("workload.") for key in item.get("config") or ())
+    config = {str(key).removeprefix("workload."): str(value) for key, value in (item.get("config") or {}).items()}
+    changed = (name for name, value in config.items() if (name, value) not in _AS_COMPUTED)
     why = next((CHANGES_NUMBERS[name] for name in changed if name in CHANGES_NUMBERS), None)
     if why is not None and not item.get("call"):  # next to a call, `config` says what the line of code results in
         return FixSafety.CHANGES_NUMBERS, why

@@ -10,6 +10,7 @@ from doctor.model import SEVERITIES, Facts, FixSafety, Remedy
 from doctor.rulebook.conditions import Condition
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.rulebook.safety import stated_safety
 
 TEAM = """\
 id: TEAM001
@@ -109,3 +110,24 @@ def test_a_built_in_id_cannot_be_taken(tmp_path, rulebook):
     (tmp_path / "X.yaml").write_text(TEAM.replace("TEAM001", taken))
     with pytest.raises(DoctorError, match=f"rule `{taken}` is taken by"):
         load_rulebook([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"workload.dtype": "float16"}, "changes numbers"),
+        ({"workload.use_varlen_attn": "true"}, "changes numbers"),
+        ({"workload.kv_cache_dtype": "fp8"}, "changes numbers"),
+        ({"workload.kv_cache_dtype": "auto"}, "safe"),
+        ({"workload.cp_comm_type": "p2p"}, "safe"),
+    ],
+)
+def test_what_changes_numbers_is_known_by_what_a_remedy_sets(config, wanted):
+    safety, risk = stated_safety({"config": config})
+    assert str(safety) == wanted and bool(risk) is (wanted != "safe")
+    assert stated_safety({"config": config, "safety": "risky", "risk": "so"}) == (FixSafety.RISKY, "so")
+
+
+def test_every_remedy_that_is_not_safe_says_why(rulebook):
+    unsafe = [remedy for rule in rulebook.rules.values() for remedy in rule.alternatives if not remedy.safe]
+    assert len(unsafe) >= 40 and all(remedy.risk for remedy in unsafe)
