@@ -130,15 +130,21 @@ def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: 
     if not any(item.findings for item in assessments) and not any(key in examined.facts for key in watched):
         if examined.unread:
             raise DoctorError("; ".join(examined.unread))
+        silent = [item.path for item in examined.read if item.kind == "script" and not _says_job(item.gave)]
+        also = f", and nothing in {', '.join(silent)} says who computes attention" if silent else ""
         if examined.declaration is not None:
             raise NoDiagnosis(
-                f"no attention libraries (torch, flash-attn, …) are {examined.target or 'declared'}",
+                f"no attention libraries (torch, flash-attn, …) are {examined.target or 'declared'}{also}",
                 "name the files that pin torch",
             )
         raise NoDiagnosis(
-            f"no attention libraries (torch, flash-attn, …) found in {examined.target or 'the facts'}",
+            f"no attention libraries (torch, flash-attn, …) found in {examined.target or 'the facts'}{also}",
             "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
         )
+
+
+def _says_job(keys: Iterable[str]) -> bool:
+    return any(key in ("workload.framework", "workload.attn_implementation") for key in keys)
 
 
 def limits_of_request(request: Request, assessment: Assessment, examined: DiagnosisInput) -> Limits | None:

@@ -171,6 +171,12 @@ def test_without_a_job_there_is_no_diagnosis(capsys: pytest.CaptureFixture[str])
     assert cli.run(["check", "--python", sys.executable]) == 3
 
 
+def test_a_program_without_attention_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "plain.py").write_text("print('no attention')\n")
+    assert cli.run(["check", "plain.py"]) == 3
+    assert "nothing in plain.py says who computes attention" in capsys.readouterr().err
+
+
 def test_two_installed_trees_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["check", sys.executable, sys.prefix]) == 2
     assert "exclude each other" in capsys.readouterr().err
