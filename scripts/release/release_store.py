@@ -129,11 +129,17 @@ def _preference(item: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def texts_of(files: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the texts of a release, from its best file; paths as they are when installed."""
+    """Yield path and content of the texts of a release, from its best file; paths as they are when installed.
+
+    Of a source archive next to wheels only modules count: `rules verify` reads the wheel.
+    """
     item = min(files, key=_preference)
     url = item["url"].partition("#")[0]
     if not item["filename"].endswith(".whl"):
-        yield from _of_sources(item["filename"], refresh_index.fetch(url))
+        built = any(one["filename"].endswith(".whl") for one in files)
+        for path, content in _of_sources(item["filename"], refresh_index.fetch(url)):
+            if not built or ("/" in path and path.endswith((".py", ".pyi"))):
+                yield path, content
         return
     try:
         size = item.get("size") or refresh_index.length_of(url)

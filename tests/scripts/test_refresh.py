@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
 import sys
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +71,24 @@ def test_a_store_keeps_each_content_once(scripts: Mapping[str, ModuleType], tmp_
     assert store.read() == list(RELEASES)
     assert len({*store.paths("1.0").values(), *store.paths("1.3").values()}) == 2
     assert store.content(store.paths("1.0")["thing/attention.py"]) == OLD.encode()
+
+
+@pytest.mark.parametrize(("wheel", "kept"), [(True, {"thing/a.py"}), (False, {"thing/a.py", "setup.py", "csrc/a.cu"})])
+def test_of_sources_next_to_wheels_only_modules_count(
+    scripts: Mapping[str, ModuleType], monkeypatch: pytest.MonkeyPatch, wheel: bool, kept: set[str]
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as made:
+        for path in ("thing/a.py", "setup.py", "csrc/a.cu"):
+            entry = tarfile.TarInfo(f"thing-1.0/{path}")
+            entry.size = len(OLD)
+            made.addfile(entry, io.BytesIO(OLD.encode()))
+    store = scripts["release_store"]
+    monkeypatch.setattr(store.refresh_index, "fetch", lambda url: packed.getvalue())
+    files = [{"filename": "thing-1.0.tar.gz", "url": "thing"}]
+    if wheel:
+        files.append({"filename": "thing-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", "url": "wheel"})
+    assert {path for path, _ in store.texts_of(files)} == kept
 
 
 def test_lines_that_vanish_at_the_bound_of_a_rule_are_proposed(
