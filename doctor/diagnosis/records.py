@@ -14,6 +14,7 @@ from doctor.packages.index_file import index_head
 
 #: Parts of the name of a package that computes attention.
 _ATTENTION = re.compile(r"attn|attention|sdpa|flash-?mla|flash-?infer")
+_OWN = "attn-doctor"
 _NOT_UNDERSTOOD = "workload.not_understood"
 _OF_JOB = (_NOT_UNDERSTOOD, "workload.given", "workload.batch_size", "workload.qkv_layout")  # assumed for every job
 
@@ -52,7 +53,7 @@ def _unexamined(facts: Facts, watched: Collection[str]) -> Iterator[str]:
     names = [key.removesuffix(".version") for key, fact in facts.items() if key.endswith(".version") and fact.known]
     for name in names:
         version = facts.value(f"{name}.version")
-        if version != ABSENT and name not in watched and _ATTENTION.search(name):
+        if version != ABSENT and name not in watched and name != _OWN and _ATTENTION.search(name):
             yield f"no rule knows {name} {version}"
     for option in facts.value(_NOT_UNDERSTOOD) or ():
         if facts.value(_NOT_UNDERSTOOD) != ABSENT:

@@ -55,6 +55,7 @@ def test_a_candidate_of_the_newest_release_is_on_record(tmp_path):
         ({"spas-sage-attn.version": "0.1"}, "no rule knows spas-sage-attn 0.1"),
         ({"ultra-attention.version": "3"}, "no rule knows ultra-attention 3"),
         ({"ultra-attention.version": "absent"}, None),
+        ({"attn-doctor.version": "0.1.0"}, None),
         ({"flash-attn.version": "2.7.4"}, None),
     ],
 )
