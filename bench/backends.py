@@ -19,8 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
 from _harness import DOCTOR, ROOT, Took, arguments, run, write_json
+
+from doctor.rulebook.schema import read_sources
 
 GOAL = 2500.0  # decisions per second
 TIMES = 2  # rules of the large rulebook, in rules of the real one
@@ -157,18 +158,19 @@ def decide(work: Path, source: Path, answers: Path, more: tuple[str, ...]) -> To
 
 def grown_rulebook(folder: Path) -> tuple[Path, int]:
     """(a folder that makes the rulebook `TIMES` as large, the rules of the real one)."""
-    rules = (path for path in (ROOT / "rules").rglob("*.yaml") if path.name != "library.yaml")
-    files = sorted(path for path in rules if not path.name.startswith("LOG"))  # `check` does not read those
+    files = sorted(path for path in (ROOT / "rules").rglob("*.yaml") if not path.name.startswith("LOG"))
+    sources = [source for path in files for source in read_sources(path)]  # `check` does not read those of logs
+    rules = [source for source in sources if source.kind == "rule"]
     distributions = {
-        path.parent.name: (read_yaml(path).get("distributions") or [None])[0]
-        for path in (ROOT / "rules").rglob("library.yaml")
-    }
-    for number, path in enumerate(files):
-        rule = read_yaml(path)
+        source.library: (source.content.get("distributions") or [None])[0]
+        for source in sources if source.kind == "library"
+    }  # fmt: skip
+    for number, source in enumerate(rules):
+        rule = source.content
         for copy in range(1, TIMES):
-            distribution = distributions[path.parent.name]
+            distribution = distributions[source.library]
             foreign = (number + copy) % 2 == 0 or not distribution  # every other copy is of a library that no one has
-            library = f"nobody_{copy}" if foreign else path.parent.name
+            library = f"nobody_{copy}" if foreign else source.library
             never = {f"nobody-{copy}.version": "present"} if foreign else {f"{distribution}.version": f">={90 + copy}"}
             made = {key: value for key, value in rule.items() if key not in ("tests", "x-base")}
             made |= {"id": f"X{copy}N{number:04d}", "name": f"copy-{copy}-of-{rule['name']}"}
@@ -179,13 +181,7 @@ def grown_rulebook(folder: Path) -> tuple[Path, int]:
             target = folder / library / f"{made['id']}.yaml"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(json.dumps(made))
-    return folder, len(files)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one file of rules, with libyaml where it is there: the files are thousands."""
-    loaded: dict[str, Any] = yaml.load(path.read_text("utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    return loaded
+    return folder, len(rules)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ LOADED = """
 import doctor.rulebook.cache as cache
 def refuse(path):
     raise SystemExit(f"parsed {path} although the package brings the compiled rules")
-cache.read_file = refuse
+cache.read_sources = refuse
 print(sum(len(section.rules) for section in cache.load_compiled(cache.rule_folders()).sections))
 """
 

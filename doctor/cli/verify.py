@@ -25,7 +25,8 @@ from doctor.rulebook.proofs import (
     write_records,
 )
 from doctor.rulebook.rule import is_built_in
-from doctor.rulebook.schema import Source, is_checked, read_source
+from doctor.rulebook.schema import Source, is_checked, read_sources
+from doctor.rulebook.tables import TABLES, row_ids
 from doctor.util.resources import rules_dir
 
 from .output import Screen, write
@@ -102,18 +103,27 @@ def _chosen(words: Sequence[str], *, with_proof: bool) -> Iterator[Source]:
     Those without a proof are left out `with_proof`, unread.
     """
     built_in = rulebook_paths()
+    rows = {row: path for path in built_in if path.parent.name == TABLES for row in row_ids(path)}
     paths: list[Path] = [] if words else list(built_in)
+    wanted: set[str] = set()
     for word in words:
-        named = [path for path in built_in if path.stem == word.upper() or path.parent.name == word.replace("-", "_")]
-        if not named and Path(word).exists():
+        named = [path for path in built_in if word.upper() == path.stem or word.replace("-", "_") in _libraries(path)]
+        if word.upper() in rows:
+            wanted.add(word.upper())
+        elif not named and Path(word).exists():
             named = rulebook_paths([Path(word)])
-        if not named:
-            known = {text for path in built_in for text in (path.stem, path.parent.name)}
+        elif not named:
+            known = {text for path in built_in for text in (path.stem, *_libraries(path))} | rows.keys()
             raise DoctorError(f"`{word}` is no rule, library, file or folder", nearest(word, known))
         paths += named
-    for path in dict.fromkeys(paths):
-        if with_proof and b"\nproof:" not in path.read_bytes():
+    for path in dict.fromkeys((*paths, *(rows[row] for row in wanted))):
+        if with_proof and path.parent.name != TABLES and b"\nproof:" not in path.read_bytes():
             continue
-        source = read_source(path)
-        if source.kind == "rule":
-            yield source
+        for source in read_sources(path):
+            if source.kind == "rule" and (path in paths or source.content["id"] in wanted):
+                yield source
+
+
+def _libraries(path: Path) -> tuple[str, ...]:
+    """Return the library that a file is of; of a table, its own name too."""
+    return (path.parent.name, path.stem) if path.parent.name == TABLES else (path.parent.name,)

@@ -64,7 +64,16 @@ def published_releases(name: str, python: str = sys.executable) -> tuple[str, ..
     found = _VERSIONS.search(ended.log)
     if ended.error or found is None:
         raise DoctorError(f"the registry lists no releases of `{name}`", ended.error or None)
-    return tuple(sorted(found[1].split(", "), key=Version))
+    return tuple(sorted(filter(_is_version, found[1].split(", ")), key=Version))
+
+
+def _is_version(text: str) -> bool:
+    """Whether a release has a valid number: old registries listed file names of installers, too."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def _wheel(name: str, version: str, into: Path, python: str, options: Sequence[Sequence[str]]) -> _Attempt:

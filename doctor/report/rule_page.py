@@ -11,6 +11,7 @@ from typing import Any
 from doctor.rulebook.authoring.tests import RuleTest, in_file_tests
 from doctor.rulebook.proofs import (
     BINARY,
+    CONSTANT,
     MEASURED,
     METADATA,
     PROVEN,
@@ -23,7 +24,7 @@ from doctor.rulebook.proofs import (
     shipped_records,
 )
 from doctor.rulebook.rule import Rule, as_tuple, is_built_in
-from doctor.rulebook.schema import read_source
+from doctor.rulebook.schema import read_sources
 
 from .fix_text import alternative_lines, safety_text
 from .markdown_text import with_code
@@ -81,12 +82,12 @@ def page_of(rule: Rule) -> RulePage:
         _section("Fixes", *_cures(rule)),
         _section("Common wrong fix", _text(body.get("myth"))),
         _section("How a GPU confirms it", _text(_confirmed(body.get("confirm")))),
-        _section("Examples", *_examples(Path(rule.path))),
+        _section("Examples", *_examples(rule)),
         _section("Former ids", _text(", ".join(rule.replaces))),
         _section("Sources", Block(ITEMS, rule.references) if rule.references else None),
     ]
     path = Path(rule.path)
-    place = f"rules/{rule.library}/{path.name}" if is_built_in(rule.path) else rule.path
+    place = f"rules/{path.parent.name}/{path.name}" if is_built_in(rule.path) else rule.path
     return RulePage(
         rule.id, kind_of(rule), str(body["summary"]), f"{body['name']}, {place}", tuple(filter(None, sections))
     )
@@ -199,7 +200,7 @@ def _proof_line(proof: Proof, record: Record | None) -> str:
     if proof.kind == MEASURED:
         origin = f"measured on a GPU: `{proof.body['capture']}`"
     else:
-        kinds = {SOURCE: "sources", BINARY: "compiled files", METADATA: "metadata"}
+        kinds = {SOURCE: "sources", BINARY: "compiled files", METADATA: "metadata", CONSTANT: "constants"}
         origin = f"the {kinds[proof.kind]} of {proof.origin} {', '.join(as_tuple(proof.body['in']))}"
     if record is None:
         return f"{origin}: not verified yet"
@@ -221,9 +222,9 @@ def _confirmed(confirm: Mapping[str, Any] | None) -> str:
     )
 
 
-def _examples(path: Path) -> Iterator[Block | None]:
+def _examples(rule: Rule) -> Iterator[Block | None]:
     """From the tests in the rule's file: the first that fires, the first that is silent, the first undetermined."""
-    tests = _tests(path)
+    tests = _tests(rule)
     for outcome in _EXAMPLES:
         test = next((test for test in tests if test.expect == outcome), None)
         if test is None:
@@ -232,8 +233,9 @@ def _examples(path: Path) -> Iterator[Block | None]:
         yield _code([f"{key}: {_shown(value)}" for key, value in test.given.items()])
 
 
-def _tests(path: Path) -> Sequence[RuleTest]:
-    return tuple(in_file_tests(read_source(path)))
+def _tests(rule: Rule) -> Sequence[RuleTest]:
+    sources = read_sources(Path(rule.path))
+    return tuple(test for source in sources if source.content.get("id") == rule.id for test in in_file_tests(source))
 
 
 def _shown(value: Any) -> str:

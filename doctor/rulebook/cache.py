@@ -32,7 +32,7 @@ from doctor.util.cache_file import cache_folder, open_cache, write_cache, write_
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
-from .schema import is_checked, read_file
+from .schema import is_checked, read_sources
 
 LOGGER = logging.getLogger(__name__)
 
@@ -194,11 +194,13 @@ def _compile_folder(folder: RuleFolder) -> CompiledRules:
 
 
 def _compile(files: list[Path], folder: str = "") -> CompiledRules:
-    bodies = [read_file(path) for path in files]
+    bodies = [(item.kind, item.library, item.path, item.content) for path in files for item in read_sources(path)]
     first: dict[tuple[str, str], str] = {}
     for kind, library, path, content in bodies:
         name = library if kind == "library" else content["id"]
-        if (taken := first.setdefault((kind, name), path)) != path:
+        taken = first.get((kind, name))
+        first[kind, name] = path
+        if taken is not None:
             raise DoctorError(f"{path}:1: {kind} `{name}` is taken by `{taken}`", "ids are unique over all folders")
     contents = json.dumps([body[3] for body in bodies], sort_keys=True)
     libraries = {library: content for kind, library, _, content in bodies if kind == "library"}

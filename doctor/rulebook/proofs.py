@@ -18,12 +18,14 @@ from doctor.util.resources import rules_dir
 from .rule import as_tuple
 
 RECORDS = "proofs.json"
-SOURCE, BINARY, METADATA, MEASURED, STATED = "source", "binary", "metadata", "measured", "stated"
+SOURCE, BINARY, METADATA, CONSTANT = "source", "binary", "metadata", "constant"
+MEASURED, STATED = "measured", "stated"
 #: kind -> the keys that it needs, and those that it may have
 KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     SOURCE: (("file", "shows", "in"), ("package", "repository", "hides", "of")),
     BINARY: (("package", "file", "shows", "in"), ("hides", "of")),
-    METADATA: (("package", "requires", "range", "in"), ("of",)),
+    METADATA: (("package", "requires", "range", "in"), ("of", "extras")),
+    CONSTANT: (("package", "file", "find", "range", "in"), ("of",)),
     MEASURED: (("capture", "shows"), ()),
     STATED: (("url",), ()),
 }

@@ -11,6 +11,7 @@ from warnings import catch_warnings, simplefilter
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
+from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
 from doctor.util.reading import read_text
@@ -21,6 +22,7 @@ from .other_messages import other_messages
 from .proofs import ANY_RANGE, NOT_REQUIRED
 from .proofs import KEYS as PROOF_KEYS
 from .shape import At, Check, Shape
+from .tables import TableFault, expanded, is_table
 
 MAX_BYTES = 1024 * 1024  # of one rule file
 RULE_NEEDED = ("id", "name", "summary", "references")
@@ -49,13 +51,14 @@ _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class Source(NamedTuple):
-    """One file of the rulebook as its author sees it: content, and the line of every part of it."""
+    """One rule or library as its author sees it: content, and the line of every part of it; of a row, its own."""
 
     kind: str  # library | rule
     library: str
     path: str
     content: dict[str, Any]
     lines: Lines
+    in_table: bool = False
 
     def line(self, *at: str) -> int:
         """The line of a part, or of the nearest part around it."""
@@ -67,21 +70,44 @@ def is_checked(rule: Mapping[str, Any]) -> bool:
     return any(key in rule for key in EFFECTS)
 
 
+def read_sources(path: Path) -> list[Source]:
+    """Return the rule or the library in a file, or all that a table holds; checked, with their lines."""
+    content, lines = parse_yaml(read_text(path, "rule file", MAX_BYTES), str(path))
+    shape = Shape(str(path), lines)
+    if is_table(content):
+        return _rows(shape, content)
+    if path.name == "library.yaml":
+        check_library(shape, content)
+        return [Source("library", content["name"], str(path), content, lines)]
+    check_rule(shape, content)
+    return [Source("rule", path.parent.name, str(path), content, lines)]
+
+
+def _rows(shape: Shape, content: dict[str, Any]) -> list[Source]:
+    """Return the rules and libraries of a table; a fault in one is reported at its row."""
+    found = []
+    try:
+        for kind, library, body, at in expanded(content):
+            row = Shape(shape.path, {(): shape.line(at)})
+            (check_library if kind == "library" else check_rule)(row, body)
+            found.append(Source(kind, library, shape.path, body, row.lines, in_table=True))
+    except TableFault as fault:
+        raise shape.fault(fault.at, fault.message) from None
+    return found
+
+
 def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
-    """One file, checked: (library | rule, library name, path, content)."""
+    """Return the one rule or library in a file: (library | rule, library name, path, content)."""
     source = read_source(path)
     return source.kind, source.library, source.path, source.content
 
 
 def read_source(path: Path) -> Source:
-    """One file, checked, with the lines of its parts."""
-    content, lines = parse_yaml(read_text(path, "rule file", MAX_BYTES), str(path))
-    shape = Shape(str(path), lines)
-    if path.name == "library.yaml":
-        check_library(shape, content)
-        return Source("library", content["name"], str(path), content, lines)
-    check_rule(shape, content)
-    return Source("rule", path.parent.name, str(path), content, lines)
+    """Return the one rule or library in a file, with the lines of its parts."""
+    first, *more = read_sources(path)
+    if more:
+        raise DoctorError(f"{path}:1: this is a table of {len(more) + 1} rules", "name one of them by its id")
+    return first
 
 
 def check_rule(shape: Shape, content: Any) -> None:
@@ -178,7 +204,7 @@ def _proof(shape: Shape, value: Any, at: At) -> None:
     checks: dict[str, Check] = {
         "package": name, "repository": repository, "of": name, "requires": name, "file": shape.texts,
         "shows": shape.text, "hides": shape.text, "in": ranges, "range": required, "capture": shape.text,
-        "url": shape.text,
+        "url": shape.text, "find": shape.text, "extras": shape.texts,
     }  # fmt: skip
 
     def content(kind: str) -> Check:

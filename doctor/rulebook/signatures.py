@@ -20,7 +20,7 @@ from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamp_of,
 from .conditions import Condition, parse_conditions
 from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
-from .schema import is_checked, read_file
+from .schema import is_checked, read_sources
 
 #: The kinds of failure, as answers name them; `none` is no incompatibility.
 CATEGORIES = (
@@ -151,12 +151,9 @@ def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
 
 def _compile(files: list[Path]) -> list[Body]:
     found: dict[str, Body] = {}
-    for file in files:
-        if file.name == "library.yaml" or b"signatures" not in file.read_bytes():
-            continue
-        kind, library, path, content = read_file(file)
-        if "signatures" not in content:
-            continue
+    named = (file for file in files if file.name != "library.yaml" and b"signatures" in file.read_bytes())
+    explaining = (source for file in named for source in read_sources(file) if "signatures" in source.content)
+    for kind, library, path, content, *_ in explaining:
         if content["id"] in found:
             raise DoctorError(f"{path}:1: rule `{content['id']}` is taken by `{found[content['id']][2]}`")
         for pattern in {text for item in parse_signatures(content["signatures"]) for text in item.patterns}:

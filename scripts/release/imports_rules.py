@@ -1,29 +1,22 @@
-"""Write the rows of `refresh_imports.py` as rules: one for each pair of packages and each kind of failure."""
+"""Write the table of `refresh_imports.py`: one row for each pair of packages and each kind of failure."""
 
 from __future__ import annotations
 
-import functools
-import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from table_files import span_text, write_pairs
 
-from doctor.rulebook.authoring.format import formatted  # noqa: E402
-
-RULES = ROOT / "rules"
-FOLDER = RULES / "imports"
-MOST_NAMES = 3
+from doctor.rulebook.table_ranges import following
 
 
 @dataclass
@@ -36,6 +29,7 @@ class Pair:
     broken: dict[Version, set[Version]] = field(default_factory=lambda: defaultdict(set))
     names: dict[str, tuple[set[Version], set[Version]]] = field(default_factory=dict)
     entries: set[str] = field(default_factory=set)
+    files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # name -> files that import it
     elsewhere: Mapping[Version, set[Version]] = field(default_factory=dict)  # what the other rule of the two is about
 
     def fails(self, caller: Version, callee: Version) -> bool:
@@ -45,53 +39,23 @@ class Pair:
 
 @dataclass(frozen=True)
 class Window:
-    """Releases of the caller that fail with releases of the callee; both as a range, and one release of each."""
+    """Releases of the caller that fail with releases of the callee: each as a range and as the text of a row."""
 
     callers: str
     callees: str
-    caller: Version
-    callee: Version
-    good_callee: Version | None
-    good_caller: Version | None
+    span: tuple[int, int]  # positions of the first and last release of the callee
+    text: str
 
 
 def write(releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]], callers: Iterable[str]) -> None:
-    """Write one file per pair; a pair keeps the id it has. Rules of packages that were not read stay as they are."""
+    """Write one row of the table per pair; a pair keeps the id it has. Rows of packages that were not read stay."""
     known = {package: [Version(text) for text in texts] for package, texts in releases.items()}
-    FOLDER.mkdir(exist_ok=True)
-    ids = {name_of(path): path.stem for path in FOLDER.glob("IMP*.yaml")}
-    free = numbers_for("IMP", ids.values())
-    written = set()
+    found = {}
     for pair in pairs_of(rows):
         windows = windows_of(pair, known[pair.caller], known[pair.callee])
         if windows:
-            name = f"{pair.caller}-{'imports' if pair.hard else 'uses'}-{pair.callee}"
-            number = ids.get(name) or next(free)
-            same_rule(FOLDER / f"{number}.yaml", rule_body(number, name, pair, windows, known), "refresh_imports.py")
-            written.add(number)
-    read = {f"{caller}-{verb}-{callee}" for caller in callers for verb in ("imports", "uses") for callee in releases}
-    for path in FOLDER.glob("IMP*.yaml"):
-        if path.stem not in written and name_of(path) in read:
-            path.unlink()
-    print(len(written), "rules")
-
-
-def name_of(path: Path) -> str:
-    """Return the name of the rule in a file."""
-    found = re.search(r"^name: (.+)$", path.read_text(), re.MULTILINE)
-    return found[1] if found else ""
-
-
-def numbers_for(letters: str, taken: Iterable[str]) -> Iterator[str]:
-    """Yield the ids behind the last one: those of deleted rules are not used again."""
-    last = max((int(text.removeprefix(letters)) for text in taken), default=0)
-    return (f"{letters}{number:03}" for number in range(last + 1, 1000))
-
-
-def same_rule(path: Path, body: Mapping[str, Any], script: str) -> None:
-    """Write a rule, in the style of `attn-doctor rules format`."""
-    text = yaml.safe_dump(dict(body), sort_keys=False, width=110, allow_unicode=True)
-    path.write_text(formatted(f"# Written by scripts/release/{script}\n{text}"))
+            found[pair.caller, "imports" if pair.hard else "uses", pair.callee] = row_of(pair, windows, known)
+    write_pairs("imports", "IMP", found, set(callers))
 
 
 def pairs_of(rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
@@ -108,6 +72,7 @@ def pairs_of(rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
         callers, callees = pair.names.setdefault(name, (set(), set()))
         callers.add(Version(row["version"]))
         callees |= missing
+        pair.files[name].update(row.get("files", ()))
     for (caller, callee, hard), pair in found.items():
         other = found.get((caller, callee, not hard))
         if other:
@@ -128,12 +93,6 @@ def _spans(wanted: set[Version], all_of: Sequence[Version]) -> list[tuple[int, i
     ]
 
 
-def following(version: Version) -> str:
-    """Return the next patch release; post-releases of this one are before it."""
-    release = (*version.release, 0, 0)[: max(3, len(version.release))]
-    return ".".join(map(str, (*release[:-1], release[-1] + 1)))
-
-
 def _range(first: int, last: int, all_of: Sequence[Version], *, open_end: bool, open_start: bool = True) -> str:
     parts = [f">={all_of[first]}"] if first or not open_start else []
     if last < len(all_of) - 1:
@@ -149,22 +108,23 @@ def windows_of(pair: Pair, callers: Sequence[Version], callees: Sequence[Version
     found = []
     for span in sorted({one for several in spans.values() for one in several}):
         for first, last in _spans({version for version in callers if span in spans[version]}, callers):
-            caller = callers[last]
-            good = [version for version in callees if version not in pair.broken[caller]]
-            callee = callees[span[0]] if span[0] else callees[span[1]]
-            newer = [version for version in callers[last + 1 :] if callee not in pair.broken.get(version, set())]
-            good_callee = (good and min(good, key=lambda one: _distance(one, span, callees))) or None
+            later = callers[last + 1] if last + 1 < len(callers) else None
+            mine = span_text(callers[first], callers[last], later)
             found.append(Window(
                 _range(first, last, callers, open_end=False, open_start=False),
-                _range(*span, callees, open_end=span[0] > 0),
-                caller, callee, good_callee, newer[0] if newer else None,
+                _range(*span, callees, open_end=span[0] > 0), span, f"{mine} with {_lacking(span, callees)}",
             ))  # fmt: skip
     return [one for one in found if one.callees != ">=0"]
 
 
-def _distance(version: Version, span: tuple[int, int], callees: Sequence[Version]) -> int:
-    number = callees.index(version)
-    return span[0] - number if number < span[0] else number - span[1]
+def _lacking(span: tuple[int, int], callees: Sequence[Version]) -> str:
+    """Return releases of the callee as the text of a row."""
+    first, last = span
+    after = f" after {callees[first - 1]}" if first else ""
+    if last == len(callees) - 1:
+        return f"{callees[first]} on{after}"
+    start = f"{callees[first]}" if first else f"up to {callees[last]}"
+    return f"{start} before {callees[last + 1]}{after}"
 
 
 #: Packages that are imported under another name than their own.
@@ -173,86 +133,50 @@ _IMPORT_NAMES = {"flash-linear-attention": "fla", "ms-swift": "swift"}
 _FOR_SOME_MODELS = {"mamba-ssm"}
 
 
-def rule_body(
-    number: str, name: str, pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Version]]
-) -> dict[str, Any]:
-    """Return the content of a rule with its tests."""
-    caller, callee = f"{pair.caller}.version", f"{pair.callee}.version"
+def row_of(pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Version]]) -> dict[str, Any]:
+    """Return the row of a pair: some of the names, and which releases fail together."""
+    row: dict[str, Any] = {}
+    if pair.hard and pair.caller in _FOR_SOME_MODELS:
+        row["severity"] = "warning"
     own = {pair.caller, _IMPORT_NAMES.get(pair.caller, pair.caller.replace("-", "_"))}
-    where = "" if pair.hard or own & pair.entries else f" (for {', '.join(sorted(pair.entries))})"
-    verb = "cannot be imported with" if pair.hard else "imports names that are not in"
-    headline = "cannot be imported with" if pair.hard else "imports what is not in"
-    body: dict[str, Any] = {
-        "id": number,
-        "name": name,
-        "severity": "error" if pair.hard and pair.caller not in _FOR_SOME_MODELS else "warning",
-        "category": "api-signature-drift",
-        "reach": pair.caller,
-    }
-    if general := hand_written(pair.caller, pair.callee):
-        body["yields_to"] = general
-    body |= {
-        "summary": f"{pair.caller} {headline} this {pair.callee}",
-        "why": _why(pair, known),
-        "references": [
-            f"https://pypi.org/project/{pair.caller}/{windows[-1].caller}/#files",
-            f"https://pypi.org/project/{pair.callee}/{windows[-1].callee}/#files",
-        ],
-        "when": {"any": [{caller: one.callers, callee: one.callees} for one in windows]},
-        "message": f"{pair.caller} {{{caller}}} {verb} {pair.callee} {{{callee}}}{where}",
-        "fix": fixes_of(pair, windows, known[pair.caller], known[pair.callee]),
-    }
-    if not body["fix"]:
-        body["no_pin"] = "No release is on record that has all of these names."
-        del body["fix"]
-    tests: dict[str, Any] = {}
-    for at, one in enumerate(windows, 1):
-        tests[f"fires {at}"] = _test({caller: one.caller, callee: one.callee}, "fires")
-        tests[f"silent {at} without {pair.callee}"] = _test({caller: one.caller, callee: "absent"}, "silent")
-        tests[f"silent {at} without {pair.caller}"] = _test({caller: "absent", callee: one.callee}, "silent")
-        if one.good_callee:
-            given = {caller: one.caller, callee: one.good_callee}
-            tests[f"silent {at} with {pair.callee} {one.good_callee}"] = _test(given, "silent")
-        if one.good_caller:
-            given = {caller: one.good_caller, callee: one.callee}
-            tests[f"silent {at} of {pair.caller} {one.good_caller}"] = _test(given, "silent")
-    body["tests"] = tests
-    return body
+    if not pair.hard and not own & pair.entries:
+        row["for"] = sorted(pair.entries)
+    shown = witnesses(pair, windows, known)
+    for name in shown:
+        callers, callees = pair.names[name]
+        spans = (_words(first, last, known[pair.callee]) for first, last in _spans(callees, known[pair.callee]))
+        files = sorted(pair.files.get(name, ()))
+        row[name] = {"in": f"{min(callers)} to {max(callers)}", "missing": " or ".join(spans)}
+        if files:
+            row[name]["file"] = files[0] if len(files) == 1 else files
+    if len(pair.names) > len(shown):
+        row["more"] = str(len(pair.names) - len(shown))
+    fixes = fixes_of(pair, windows, known[pair.caller], known[pair.callee])
+    if not any(fixes):
+        row["no_pin"] = "No release is on record that has all of these names."
+    return row | {window.text: fix for window, fix in zip(windows, fixes, strict=True)}
 
 
-def _test(given: Mapping[str, Any], expect: str) -> dict[str, Any]:
-    return {"given": {key: str(value) for key, value in given.items()}, "expect": expect}
-
-
-def hand_written(first: str, second: str) -> list[str]:
-    """Return the rules written by hand that look at both packages."""
-    both = [re.compile(rf"^\s.*(?<![\w-]){re.escape(name)}\.version: ", re.MULTILINE) for name in (first, second)]
-    return sorted(name for name, text in _rules_by_hand().items() if all(one.search(text) for one in both))
-
-
-@functools.cache
-def _rules_by_hand() -> dict[str, str]:
-    return {
-        path.stem: text
-        for path in RULES.glob("*/*.yaml")
-        if path.parent.name not in ("imports", "declared")
-        and path.stem != "library"
-        and not path.stem.startswith("LOG")
-        and "severity:" in (text := path.read_text())
+def witnesses(pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Version]]) -> list[str]:
+    """Return names that show every failure, as few as a greedy choice finds; the newest first."""
+    callees = known[pair.callee]
+    open_cases = {
+        (caller, callees[at])
+        for window in windows for caller in _within(window.callers, known[pair.caller])
+        for at in range(window.span[0], window.span[1] + 1)
     }  # fmt: skip
-
-
-def _why(pair: Pair, known: Mapping[str, list[Version]]) -> str:
-    newest = sorted(pair.names.items(), key=lambda item: (max(item[1][0]), len(item[1][1])), reverse=True)
-    parts = []
-    for name, (callers, callees) in newest[:MOST_NAMES]:
-        spans = " or ".join(
-            _words(first, last, known[pair.callee]) for first, last in _spans(callees, known[pair.callee])
-        )
-        parts.append(f"`{name}` ({pair.caller} {min(callers)} to {max(callers)}; not in {pair.callee} {spans})")
-    more = len(newest) - MOST_NAMES
-    start = "It imports these names at the top of a module, without a check: "
-    return start + "; ".join(parts) + (f"; and {more} more" if more > 0 else "") + "."
+    shown: list[str] = []
+    while open_cases:
+        covers = {
+            name: {(one, other) for one in callers for other in missing} & open_cases
+            for name, (callers, missing) in pair.names.items() if name not in shown
+        }  # fmt: skip
+        best = max(sorted(covers), key=lambda name: len(covers[name]), default=None)
+        if best is None or not covers[best]:
+            break
+        shown.append(best)
+        open_cases -= covers[best]
+    return sorted(shown, key=lambda name: (max(pair.names[name][0]), len(pair.names[name][1])), reverse=True)
 
 
 def _words(first: int, last: int, all_of: Sequence[Version]) -> str:
@@ -263,21 +187,21 @@ def _words(first: int, last: int, all_of: Sequence[Version]) -> str:
 
 def fixes_of(
     pair: Pair, windows: Sequence[Window], callers: Sequence[Version], callees: Sequence[Version]
-) -> list[dict[str, Any]]:
-    """Return the releases of either package with which no release of a window fails; each for its windows."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+) -> list[dict[str, str]]:
+    """Return, for each window, releases of either package with which none of its releases fails: `use` and `or`."""
+    found = []
     for one in windows:
+        fix = {}
         affected = _within(one.callers, callers)
         sound = _sound(pair, affected, callees, lambda mine, theirs: (mine, theirs))
         if sound:
-            span = _range(*_spans(sound, callees)[-1], callees, open_end=True)
-            found.setdefault((pair.callee, span), []).append({f"{pair.caller}.version": one.callers})
+            fix["use"] = _range(*_spans(sound, callees)[-1], callees, open_end=True)
         newer = [version for version in callers if not affected or version > affected[-1]]
         sound = _sound(pair, _within(one.callees, callees), newer, lambda mine, theirs: (theirs, mine))
         if callers[-1] in sound:  # a range that later releases leave again is an old hole, and no fix
-            span = _range(*_spans(sound, callers)[-1], callers, open_end=True)
-            found.setdefault((pair.caller, span), []).append({f"{pair.callee}.version": one.callees})
-    return [{"require": {package: span}, "when": _any_of(cases)} for (package, span), cases in found.items()]
+            fix["or"] = _range(*_spans(sound, callers)[-1], callers, open_end=True)
+        found.append(fix)
+    return found
 
 
 def _within(span: str, versions: Sequence[Version]) -> list[Version]:
@@ -300,9 +224,3 @@ def _sound(
         one for one in others
         if not any(callee in pair.broken.get(caller, ()) for caller, callee in (order(other, one) for other in kept))
     }  # fmt: skip
-
-
-def _any_of(cases: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Return the condition that one of these ranges holds."""
-    unique = [case for number, case in enumerate(cases) if case not in cases[:number]]
-    return dict(unique[0]) if len(unique) == 1 else {"any": unique}

@@ -1,4 +1,4 @@
-"""Renew `rules/imports/`: which releases of a package import names that releases of another one do not have.
+"""Renew `rules/tables/imports.yaml`: which releases of a package import names that releases of another one do not have.
 
     python scripts/release/refresh_imports.py --cache DIR [--only CALLER …] [--table FILE]
 
@@ -28,7 +28,7 @@ import imports_rules
 from surfaces import Names, RecordedNames, Surface, releases_of, stored, surface_of, usable
 
 SINCE = "2023-06"
-HISTORY = imports_rules.RULES / "index" / "names" / "transformers.json.gz"
+HISTORY = Path(__file__).resolve().parents[2] / "rules" / "index" / "names" / "transformers.json.gz"
 #: package -> its import roots
 ROOTS = {
     "transformers": ("transformers",), "trl": ("trl",), "peft": ("peft",), "accelerate": ("accelerate",),

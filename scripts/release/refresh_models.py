@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write `rules/transformers_models/library.yaml`: the first and last transformers release that knows a model_type.
+"""Write `rules/tables/transformers_models.yaml`: the first and last transformers release that knows a model_type.
 
     python scripts/release/refresh_models.py --wheels FOLDER [--since 4.20.0] [--dry-run]
 
@@ -10,33 +10,28 @@ model_type if a `models/*/configuration_*.py` declares it or the table of `AutoC
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
-import textwrap
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
-TARGET = Path(__file__).resolve().parents[2] / "rules" / "transformers_models" / "library.yaml"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from table_files import write_rows
+
 _DECLARED = re.compile(r'^\s+model_type(?:\s*:\s*\w+)?\s*=\s*"([^"]+)"', re.MULTILINE)
 _IN_TABLE = re.compile(r'\(\s*"([\w.-]+)",\s*"\w*Config\w*"')
 _CONFIGURATION = re.compile(r"transformers/models/(?!auto/).*/configuration_\w+\.py")
 _TABLES = ("transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py")
-_KEY, _UNKNOWN = "workload.model_type", "{hf.knows_model: false"
+_KEY = "workload.model_type"
 #: release -> model type -> the folder that declares it
 Known = Mapping[Version, Mapping[str, str]]
-HEAD = """\
-name: transformers_models
-title: model types of transformers
-distributions: []
-# Written by scripts/release/refresh_models.py from the wheels of every release since {since}; newest: {newest}.
-references:
-  - https://github.com/huggingface/transformers/blob/v{newest}/src/transformers/models/auto/configuration_auto.py
-"""
 
 
 def released() -> list[Version]:
@@ -92,34 +87,18 @@ def spans(known: Known) -> tuple[dict[Version, list[str]], dict[tuple[Version, V
     return dict(first), dict(dropped)
 
 
-def entry(versions: str, key: str, names: Iterable[str], facts: str) -> str:
-    """Return an entry of `implies`: facts that hold in these versions for these names of a key."""
-    listed = textwrap.fill(", ".join(sorted(names)), 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return f"  - when:\n      {versions}\n      {key}: [\n{listed}]\n    facts: {facts}\n"
-
-
-def render(known: Known) -> str:
-    """Return the text of the library file."""
+def rows_of(known: Known) -> dict[str, Any]:
+    """Return the rows of the table: the release that brought a type, and the last one before it went."""
     order = sorted(known)
     first, dropped = spans(known)
-    parts = [HEAD.format(since=order[0], newest=order[-1]), "implies:\n"]
-    parts.append("  # Dropped: the last release that knows them, and the first that does not.\n")
-    for (last, without), names in sorted(dropped.items()):
-        facts = f"{_UNKNOWN}, hf.model_until: {last}, hf.model_since: absent}}"
-        parts.append(entry(f'transformers.version: ">={without}"', _KEY, names, facts))
-    parts.append("  # Brought: the first release that knows them.\n")
+    brought = {}
     for release, names in sorted(first.items()):
-        if release == order[0]:
-            continue  # whatever came first with this release or before it
-        facts = f"{_UNKNOWN}, hf.model_since: {release}, hf.model_until: absent}}"
         minor = Version(f"{release.major}.{release.minor}.0")
         # Development versions of a minor whose first release was withdrawn may know the type: 4.52.0.dev0.
         before = release if any(minor <= other < release for other in order) else minor
-        parts.append(entry(f'transformers.version: "<{before}"', _KEY, names, facts))
-    # Below the oldest release examined all stays unknown.
-    every = [name for names in first.values() for name in names]
-    parts.append(entry(f'transformers.version: ">={order[0]}"', _KEY, every, "{hf.knows_model: true}"))
-    return "".join(parts)
+        brought[str(release) if before == release else f"{release} below {before}"] = sorted(names)
+    gone = {f"{last} before {without}": sorted(names) for (last, without), names in sorted(dropped.items())}
+    return {"newest": str(order[-1]), _KEY: {"brought": brought, "dropped": gone}}
 
 
 def main() -> None:
@@ -132,12 +111,11 @@ def main() -> None:
     options.wheels.mkdir(parents=True, exist_ok=True)
     releases = [version for version in released() if version >= options.since]
     known = {version: types_in(download(version, options.wheels)) for version in releases}
-    text = render(known)
+    rows = rows_of(known)
     if options.dry_run:
-        sys.stdout.write(text)
+        json.dump(rows, sys.stdout, indent=1)
     else:
-        TARGET.parent.mkdir(exist_ok=True)
-        TARGET.write_text(text, encoding="utf-8")
+        write_rows("transformers_models", rows)
 
 
 if __name__ == "__main__":

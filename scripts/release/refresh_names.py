@@ -34,6 +34,7 @@ from packaging.version import InvalidVersion, Version
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from doctor.packages.index import load_index  # noqa: E402
+from doctor.rulebook import tables  # noqa: E402
 
 RECORD = ROOT / "tests" / "data" / "registry_names.json"
 OLD_PYTHON = "3.8"
@@ -204,16 +205,22 @@ def all_wanted(root: Path = ROOT) -> Iterator[Wanted | Unreadable]:
     for path in sorted((root / "rules").rglob("*.yaml")):
         where = path.relative_to(root).as_posix()
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-        yield from required_by(content, where)
-        if path.name == "library.yaml":
-            yield from (Wanted(where, canonicalize_name(name), "", line=IN_LOGS) for name in in_logs(content))
-        for text in texts_of(content):
-            for line in install_lines(text):
-                for one in expanded(line, content):
-                    yield from wanted_of(one, where)
+        for one in [made.body for made in tables.expanded(content)] if tables.is_table(content) else [content]:
+            yield from wanted_in(one, where, is_library=path.name == "library.yaml")
     for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         for line in install_lines(path.read_text(encoding="utf-8")):
             yield from wanted_of(line, path.relative_to(root).as_posix())
+
+
+def wanted_in(content: Any, where: str, *, is_library: bool) -> Iterator[Wanted | Unreadable]:
+    """Yield every requirement that one rule or library names."""
+    yield from required_by(content, where)
+    if is_library:
+        yield from (Wanted(where, canonicalize_name(name), "", line=IN_LOGS) for name in in_logs(content))
+    for text in texts_of(content):
+        for line in install_lines(text):
+            for one in expanded(line, content):
+                yield from wanted_of(one, where)
 
 
 def in_logs(library: Mapping[str, Any]) -> set[str]:

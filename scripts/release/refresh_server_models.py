@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write `rules/{vllm,sglang}_models/library.yaml`: the first and last release of a server with a class for a model.
+"""Write `rules/tables/{vllm,sglang}_models.yaml`: the first and last release of a server with a class for a model.
 
     python scripts/release/refresh_server_models.py --transformers WHEEL [--only vllm sglang]
 
@@ -15,18 +15,18 @@ import re
 import sys
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from refresh_models import entry
 from surfaces import python_files, releases_of
+from table_files import write_rows
 
-RULES = Path(__file__).resolve().parents[2] / "rules"
 _VLLM_FILES = re.compile(r"vllm/model_executor/(?:models/(?:registry|__init__)|model_loader)\.py")
 _SGLANG_FILES = re.compile(r"sglang/srt/models/[^/]+\.py")
 _NO_MODELS = re.compile("PREVIOUSLY|SPECULATIVE|ROCM|OOT|_TRANSFORMERS_BACKEND")
@@ -79,17 +79,13 @@ REMOTE = {
 class Server:
     """A server: which files of its wheel list its classes, and how they are read."""
 
-    title: str
-    source: str
     files: re.Pattern[str]
     classes: Callable[[str], set[str]]
 
 
 SERVERS = {
-    "vllm": Server(
-        "vLLM", "vllm-project/vllm/blob/v{}/vllm/model_executor/models/registry.py", _VLLM_FILES, vllm_classes
-    ),
-    "sglang": Server("SGLang", "sgl-project/sglang/tree/v{}/python/sglang/srt/models", _SGLANG_FILES, sglang_classes),
+    "vllm": Server(_VLLM_FILES, vllm_classes),
+    "sglang": Server(_SGLANG_FILES, sglang_classes),
 }
 
 
@@ -137,42 +133,29 @@ def spans(having: Iterable[tuple[Version, bool]]) -> tuple[Version | None, Versi
     return first, gone
 
 
-def _part(package: str, key: str, having: dict[str, set[str]], of: dict[Version, set[str]]) -> Iterator[str]:
-    """Yield the entries for a kind of name; `having` holds the classes of each name, of which one is enough."""
+def _part(having: Mapping[str, set[str]], of: Mapping[Version, set[str]]) -> dict[str, Any]:
+    """Return the rows for a kind of name; `having` holds the classes of each name, of which one is enough."""
     order = sorted(of)
     brought, dropped = defaultdict(list), defaultdict(list)
-    for name, classes in having.items():
+    for name, classes in sorted(having.items()):
         first, gone = spans((version, bool(of[version] & classes)) for version in order)
         if first is None:
             continue
         brought[first].append(name)
         if gone:
             dropped[order[order.index(gone) - 1], gone].append(name)
-    fact = f"{package}.version"
-    for (last, gone), names in sorted(dropped.items()):
-        facts = f"{{{package}.knows_model: false, {package}.model_until: {last}, {package}.model_since: absent}}"
-        yield entry(f'{fact}: ">={gone}"', key, names, facts)
-    for first, names in sorted(brought.items()):
-        if first > order[0]:
-            facts = f"{{{package}.knows_model: false, {package}.model_since: {first}, {package}.model_until: absent}}"
-            yield entry(f'{fact}: "<{first}"', key, names, facts)
-    every = [name for names in brought.values() for name in names]
-    yield entry(f'{fact}: ">={order[0]}"', key, every, f"{{{package}.knows_model: true}}")
+    return {
+        "brought": {str(first): names for first, names in sorted({order[0]: [], **brought}.items())},
+        "dropped": {f"{last} before {gone}": names for (last, gone), names in sorted(dropped.items())},
+    }
 
 
-def render(package: str, of: dict[Version, set[str]], types: dict[str, set[str]]) -> str:
-    """Return the text of the library file."""
-    server, order = SERVERS[package], sorted(of)
+def rows_of(of: Mapping[Version, set[str]], types: Mapping[str, set[str]]) -> dict[str, Any]:
+    """Return the rows of the table; where the class is not known, one class of the model_type is enough."""
     names = {name: {name} for classes in of.values() for name in classes}
-    parts = [
-        f"name: {package}_models\ntitle: models of {server.title}\ndistributions: []\n",
-        f"# Written by scripts/release/refresh_server_models.py from the releases {order[0]} to {order[-1]}.\n",
-        f"references:\n  - https://github.com/{server.source.format(order[-1])}\nimplies:\n",
-        *_part(package, "workload.architecture", names, of),
-        "  # Where the class is not known: one class of the model_type is enough.\n",
-        *_part(package, "workload.model_type", types, of),
-    ]
-    return "".join(parts)
+    return {
+        "newest": str(max(of)), "workload.architecture": _part(names, of), "workload.model_type": _part(types, of)
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -183,10 +166,8 @@ def main() -> None:
     options = parser.parse_args()
     types = class_of_type(options.transformers) | {name: {one} for name, one in REMOTE.items()}
     for package in options.only:
-        folder = RULES / f"{package}_models"
-        folder.mkdir(exist_ok=True)
         of = known(package)
-        (folder / "library.yaml").write_text(render(package, of, types))
+        write_rows(f"{package}_models", rows_of(of, types))
         print(package, len(of), "releases", len(set().union(*of.values())), "classes", file=sys.stderr)
 
 

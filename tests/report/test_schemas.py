@@ -15,6 +15,7 @@ from doctor.api import diagnose
 from doctor.cli import main as cli
 from doctor.diagnosis.schemas import schema_names, schema_of
 from doctor.errors import DoctorError
+from doctor.rulebook.schema import read_sources
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.workload.files import workload_facts
 
@@ -63,6 +64,14 @@ def test_examples_fit(name):
     validator = jsonschema.Draft202012Validator(schema_of(name))
     errors = ((path, next(validator.iter_errors(load(path)), None)) for path in EXAMPLES[name])
     wrong = [f"{path.name}: {error.message[:200]}" for path, error in errors if error is not None]
+    assert not wrong, "\n".join(wrong[:5])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "rules" / "tables").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_rules_of_a_table_fit(path):
+    validator = jsonschema.Draft202012Validator(schema_of("rule"))
+    rules = [source.content for source in read_sources(path) if source.kind == "rule"]
+    wrong = [f"{rule['id']}: {error.message[:200]}" for rule in rules for error in validator.iter_errors(rule)]
     assert not wrong, "\n".join(wrong[:5])
 
 

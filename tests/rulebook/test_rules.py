@@ -11,7 +11,7 @@ from doctor.errors import DoctorError
 from doctor.rulebook.authoring.lint import lint_source, lint_unique
 from doctor.rulebook.authoring.tests import failure_text, in_file_tests, load_libraries, rulebook_paths, run_test
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import Source, read_source
+from doctor.rulebook.schema import Source, read_sources
 
 FOLDERS = sorted({path.parent for path in rulebook_paths()})
 
@@ -27,7 +27,7 @@ def sources() -> tuple[list[Source], list[str]]:
     readable, faults = [], []
     for path in rulebook_paths():
         try:
-            readable.append(read_source(path))
+            readable += read_sources(path)
         except DoctorError as fault:
             faults.append(fault.message)
     return readable, faults

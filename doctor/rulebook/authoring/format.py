@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from doctor.errors import DoctorError
+from doctor.rulebook.tables import TABLES
 from doctor.util.atomic_write import write_atomically
 from doctor.util.reading import read_text
 from doctor.util.yaml_text import parse_yaml
@@ -41,7 +42,8 @@ def rule_files(paths: list[Path]) -> list[Path]:
     found = []
     for path in paths:
         if path.is_dir():
-            found += sorted(file for file in path.rglob("*.yaml") if file.name != "library.yaml")
+            below = (file for file in path.rglob("*.yaml") if file.name != "library.yaml")
+            found += sorted(file for file in below if file.parent.name != TABLES)
         elif path.is_file():
             found.append(path)
         else:

@@ -25,8 +25,9 @@ from doctor.rulebook.proofs import BINARY, MEASURED, METADATA, SOURCE, STATED, b
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import Source, is_checked, read_source
+from doctor.rulebook.schema import Source, is_checked, read_sources
 from doctor.rulebook.signatures import CATEGORIES, parse_signatures
+from doctor.rulebook.tables import table_ids
 from doctor.util.resources import programs_dir
 
 from .regex_safety import regex_fault
@@ -58,13 +59,14 @@ def lint(paths: Sequence[Path] | None = None, libraries: Rulebook | None = None)
     sources: list[Source] = []
     for path in rulebook_paths(paths):
         try:
-            source = read_source(path)
+            found = read_sources(path)
         except DoctorError as error:
             faults.append(_from_error(path, error))
             continue
-        if source.kind == "rule":
-            sources.append(source)
-            faults.extend(lint_source(source, libraries))
+        for source in found:
+            if source.kind == "rule":
+                sources.append(source)
+                faults.extend(lint_source(source, libraries))
     faults.extend(lint_unique(sources))
     return faults
 
@@ -115,7 +117,7 @@ def _texts(value: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], s
 
 def _head(source: Source, _: Rulebook) -> Iterator[Fault]:
     content = source.content
-    if Path(source.path).stem != content["id"]:
+    if Path(source.path).stem != content["id"] and not source.in_table:
         yield Fault(source.path, source.line("id"), f"`id: {content['id']}` needs the file name {content['id']}.yaml")
     if not ID.fullmatch(content["id"]):
         yield Fault(source.path, source.line("id"), "`id` needs a library's letters and three digits, as TE103")
@@ -189,7 +191,8 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
             words = [key.removeprefix("workload.") for key in TERMS if key.startswith("workload.")]
             yield Fault(source.path, at, f"`{word}` is no word of a workload", nearest(word, words))
     for other in as_tuple(source.content.get("yields_to")):
-        if not any(Path(source.path).parent.parent.glob(f"*/{other}.yaml")):  # a library's rule may yield to another's
+        folder = Path(source.path).parent.parent  # a library's rule may yield to another's
+        if not any(folder.glob(f"*/{other}.yaml")) and other not in table_ids(folder):
             yield Fault(
                 source.path, source.line("yields_to"), f"`yields_to`: there is no `{other}.yaml` among these rules"
             )
@@ -287,7 +290,7 @@ def _proofs(source: Source, _: Rulebook) -> Iterator[Fault]:
         yield Fault(source.path, source.line("severity"), why, f"`{SOURCE}`, `{METADATA}`, `{BINARY}` or `{MEASURED}`")
     ranges = bounds_by_distribution(source.content.get("when") or {})
     for index, proof in enumerate(proofs):
-        for key in ("shows", "hides"):
+        for key in ("shows", "hides", "find"):
             if key in proof.body and (problem := regex_fault(str(proof.body[key]), scanned=False)) is not None:
                 at = source.line("proof", str(index), proof.kind, key)
                 yield Fault(source.path, at, f"`{proof.body[key]}` {problem}")

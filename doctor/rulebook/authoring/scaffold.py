@@ -9,6 +9,7 @@ from pathlib import Path
 from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import nearest
 from doctor.rulebook.cache import rule_files
+from doctor.rulebook.tables import TABLES, row_ids
 from doctor.util.resources import rules_dir
 
 from .format import formatted
@@ -67,7 +68,7 @@ def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:
 
 def next_id(library: str, folder: Path) -> str:
     """The id after the last one of the library, built in or in `folder`; a new library takes its initials."""
-    ids = [rule_id for rule_id, path in _ids(folder).items() if path.parent.name == library]
+    ids = [rule_id for rule_id, path in _ids(folder).items() if path.parent.name == library or path.stem == library]
     if not ids:
         initials = "".join(word[0] for word in re.split(r"[^a-z0-9]+", library.lower()) if word[:1].isalpha())
         return f"{(initials if len(initials) > 1 else library[:8]).upper()}001"
@@ -78,7 +79,10 @@ def next_id(library: str, folder: Path) -> str:
 
 def _ids(folder: Path) -> dict[str, Path]:
     folders = (rules_dir(), *([folder] if _holds_rules(folder) else []))
-    return {path.stem: path for path in rule_files(folders) if path.name != "library.yaml"}
+    files = [path for path in rule_files(folders) if path.name != "library.yaml"]
+    return {
+        rule_id: path for path in files for rule_id in (row_ids(path) if path.parent.name == TABLES else [path.stem])
+    }
 
 
 def _holds_rules(folder: Path) -> bool:

@@ -23,8 +23,9 @@ from doctor.rulebook.messages import message_of, missing_keys
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import Source, read_source
+from doctor.rulebook.schema import Source, read_sources
 from doctor.rulebook.signatures import parse_signatures
+from doctor.rulebook.tables import TABLES, TableFault, is_table, libraries_in
 from doctor.util.reading import read_text
 from doctor.util.redact import shortened
 from doctor.util.resources import rules_dir
@@ -85,11 +86,20 @@ def load_libraries(extra: Iterable[Path] = ()) -> Rulebook:
 
     found: dict[str, Library] = {}
     for path in rulebook_paths((rules_dir(), *(path for path in extra if path.is_dir()))):
-        if path.name == "library.yaml":
+        if path.name == "library.yaml" or path.parent.name == TABLES:
             content, _ = parse_yaml(read_text(path, "rule file"), str(path))
-            if isinstance(content, dict) and isinstance(content.get("name"), str):
-                found[content["name"]] = Library(content["name"], content)
+            found.update((body["name"], Library(body["name"], body)) for body in _libraries(content))
     return Rulebook({}, found)
+
+
+def _libraries(content: Any) -> list[dict[str, Any]]:
+    """Return the libraries that a file describes."""
+    if is_table(content):
+        try:
+            return list(libraries_in(content))
+        except TableFault:
+            return []
+    return [content] if isinstance(content, dict) and isinstance(content.get("name"), str) else []
 
 
 def in_file_tests(source: Source) -> Iterator[RuleTest]:
@@ -170,14 +180,15 @@ def run_rule_tests(paths: Sequence[Path] | None = None, libraries: Rulebook | No
     outcomes: list[RuleTestResult] = []
     for path in rulebook_paths(paths):
         try:
-            source = read_source(path)
+            sources = read_sources(path)
         except DoctorError as error:
             hint = f" ({error.hint})" if error.hint else ""
             outcomes.append(RuleTestResult(f"{path.stem}::(file)", str(path), 1, error.message + hint))
             continue
-        if source.kind == "rule":
-            outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
-            outcomes.extend(run_log_tests(source))
+        for source in sources:
+            if source.kind == "rule":
+                outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
+                outcomes.extend(run_log_tests(source))
     return outcomes
 
 

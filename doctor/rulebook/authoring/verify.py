@@ -9,7 +9,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -18,6 +17,7 @@ from doctor.errors import DoctorError
 from doctor.rulebook.proofs import (
     ANY_RANGE,
     BINARY,
+    CONSTANT,
     MEASURED,
     METADATA,
     NO_FILE,
@@ -31,14 +31,13 @@ from doctor.rulebook.proofs import (
     Proof,
     Record,
 )
+from doctor.rulebook.rule import as_tuple
+from doctor.rulebook.table_ranges import plain
 from doctor.util.linear_regex import compiled
 from doctor.util.redact import shortened
 
 from .release_files import Releases
-
-_ENVIRONMENT = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux",
-                "platform_machine": "x86_64", "extra": ""}  # fmt: skip
-
+from .requirements import required
 
 _NO_FILE = "has no such file"
 
@@ -110,6 +109,8 @@ def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
     if proof.kind == METADATA:
         return _required(proof.body, releases.requirements(package, version))
     files = releases.files(package, version, proof.files)
+    if proof.kind == CONSTANT:
+        return _compared(proof, files)
     return shown_in(files, proof.body["shows"], proof.body.get("hides"))
 
 
@@ -133,6 +134,21 @@ def shown_in(files: Mapping[str, bytes], shows: str, hides: str | None) -> Shown
     return Shown(hashlib.sha256(b"\n".join(lines)).hexdigest()[:12], seen)
 
 
+def _compared(proof: Proof, files: Mapping[str, bytes]) -> Shown:
+    """Compare the range that code accepts with the stated one: the group of the first match in the first such file."""
+    for path in proof.files:
+        match = compiled(proof.body["find"]).search(files.get(path, b""))
+        if match is None:
+            continue
+        text = match[1].decode("utf-8", "replace")
+        accepted = plain(SpecifierSet(text if text[0] in "<>=!~" else f">={text}"))
+        seen = f"`{path}` accepts `{accepted}`"
+        if accepted != plain(SpecifierSet(proof.body["range"])):
+            return Shown("", seen)
+        return Shown(hashlib.sha256(seen.encode()).hexdigest()[:12], seen)
+    return Shown("", "no file shows it" if files else _NO_FILE)
+
+
 def _lines(content: bytes, pattern: str) -> Iterator[bytes]:
     """Yield each match, as whole lines."""
     for found in compiled(pattern).finditer(content):
@@ -147,20 +163,13 @@ def _short(line: bytes) -> str:
 
 def _required(body: Mapping[str, str], lines: Sequence[str]) -> Shown:
     """Compare the range that metadata requires of a package with the stated one."""
-    wanted, found = canonicalize_name(body["requires"]), None
-    for line in lines:
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if canonicalize_name(requirement.name) == wanted and (
-            requirement.marker is None or requirement.marker.evaluate(_ENVIRONMENT)
-        ):
-            found = requirement.specifier if found is None else found & requirement.specifier
+    wanted = canonicalize_name(body["requires"])
+    found = required(lines, {extra: (wanted,) for extra in as_tuple(body.get("extras"))}).get(wanted)
     seen = f"requires `{wanted}{found}`" if found is not None else f"does not require `{wanted}`"
     stated = body["range"]
-    admitted = {NOT_REQUIRED: None, ANY_RANGE: SpecifierSet()}
-    if found != (admitted[stated] if stated in admitted else SpecifierSet(stated)):
+    admitted = {NOT_REQUIRED: None, ANY_RANGE: ""}
+    shown = plain(found) if found is not None else None
+    if shown != (admitted[stated] if stated in admitted else plain(SpecifierSet(stated))):
         return Shown("", seen)
     return Shown(hashlib.sha256(seen.encode()).hexdigest()[:12], seen)
 
@@ -180,4 +189,4 @@ def _reason(error: DoctorError) -> str:
 
 
 #: Kinds that a machine checks against released packages.
-OF_RELEASES = (SOURCE, BINARY, METADATA)
+OF_RELEASES = (SOURCE, BINARY, METADATA, CONSTANT)
