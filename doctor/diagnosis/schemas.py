@@ -279,7 +279,7 @@ def _rule() -> Schema:
 
 def _proof_schema() -> Schema:
     def content(needed: Sequence[str], optional: Sequence[str]) -> Schema:
-        keys = {key: TEXTS if key in ("file", "in") else TEXT for key in (*needed, *optional)}
+        keys = {key: TEXTS if key in ("file", "in", "extras") else TEXT for key in (*needed, *optional)}
         return {"type": "object", "required": list(needed), "properties": keys, "additionalProperties": False}
 
     kinds = {kind: content(needed, optional) for kind, (needed, optional) in PROOF_KEYS.items()}

@@ -12,6 +12,8 @@ from doctor.rulebook.authoring.tests import RuleTest, in_file_tests
 from doctor.rulebook.proofs import (
     BINARY,
     CONSTANT,
+    IMPORT,
+    LACKS,
     MEASURED,
     METADATA,
     PROVEN,
@@ -200,7 +202,14 @@ def _proof_line(proof: Proof, record: Record | None) -> str:
     if proof.kind == MEASURED:
         origin = f"measured on a GPU: `{proof.body['capture']}`"
     else:
-        kinds = {SOURCE: "sources", BINARY: "compiled files", METADATA: "metadata", CONSTANT: "constants"}
+        kinds = {
+            SOURCE: "sources",
+            BINARY: "compiled files",
+            METADATA: "metadata",
+            CONSTANT: "constants",
+            IMPORT: "imports",
+            LACKS: "names",
+        }
         origin = f"the {kinds[proof.kind]} of {proof.origin} {', '.join(as_tuple(proof.body['in']))}"
     if record is None:
         return f"{origin}: not verified yet"

@@ -19,6 +19,7 @@ from .rule import as_tuple
 
 RECORDS = "proofs.json"
 SOURCE, BINARY, METADATA, CONSTANT = "source", "binary", "metadata", "constant"
+IMPORT, LACKS = "import", "lacks"
 MEASURED, STATED = "measured", "stated"
 #: kind -> the keys that it needs, and those that it may have
 KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -26,6 +27,8 @@ KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     BINARY: (("package", "file", "shows", "in"), ("hides", "of")),
     METADATA: (("package", "requires", "range", "in"), ("of", "extras")),
     CONSTANT: (("package", "file", "find", "range", "in"), ("of",)),
+    IMPORT: (("package", "file", "name", "from", "in"), ("of",)),
+    LACKS: (("package", "name", "in"), ("of",)),
     MEASURED: (("capture", "shows"), ()),
     STATED: (("url",), ()),
 }

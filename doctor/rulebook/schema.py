@@ -204,7 +204,7 @@ def _proof(shape: Shape, value: Any, at: At) -> None:
     checks: dict[str, Check] = {
         "package": name, "repository": repository, "of": name, "requires": name, "file": shape.texts,
         "shows": shape.text, "hides": shape.text, "in": ranges, "range": required, "capture": shape.text,
-        "url": shape.text, "find": shape.text, "extras": shape.texts,
+        "url": shape.text, "find": shape.text, "extras": shape.texts, "name": shape.text, "from": name,
     }  # fmt: skip
 
     def content(kind: str) -> Check:

@@ -49,6 +49,18 @@ class Span(NamedTuple):
         return ",".join(parts)
 
     @property
+    def words(self) -> str:
+        """The releases that were read, for a sentence."""
+        return f"{self.first} to {self.last}"
+
+    @property
+    def lacking(self) -> str:
+        """The releases that lack something, for a sentence."""
+        if self.first is None:
+            return f"before {self.next}"
+        return f"from {self.first} on" if self.open else f"{self.first} to {self.last}"
+
+    @property
     def example(self) -> str:
         """One of the releases: the one next to another that is not in the range."""
         return self.first or self.last
@@ -57,6 +69,12 @@ class Span(NamedTuple):
     def adjacent(self) -> str | None:
         """A release next to the range, where one was read."""
         return self.before or self.next
+
+
+def within(inner: Span, outer: Span) -> bool:
+    """Whether the releases of one range are in another."""
+    starts = Version(outer.first or "0") <= Version(inner.first or "0")
+    return starts and Version(inner.last) <= Version(outer.last)
 
 
 def following(version: Version) -> str:

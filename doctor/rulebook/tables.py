@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from doctor.model import ABSENT
 
-from .table_ranges import Span, capped, outside, sample, without_previews
+from .table_ranges import Span, capped, outside, sample, within, without_previews
 
 Body = dict[str, Any]
 At = tuple[str, ...]
@@ -147,7 +147,9 @@ def _imports(key: RowKey, row: Mapping[str, Any]) -> Body:
             fixes.setdefault((key.caller, item["or"]), []).append({callee: lacking.range})
         tests.add(callers.last, lacking.example, lacking.adjacent)
     newest = {key.caller: callers.last, key.callee: lacking.example}
+    proofs = _import_proofs(key, row)
     body: Body = {
+        **({"proof": proofs} if proofs else {}),
         "references": [f"https://pypi.org/project/{name}/{version}/#files" for name, version in newest.items()],
         "when": {"any": cases},
     }
@@ -158,12 +160,42 @@ def _imports(key: RowKey, row: Mapping[str, Any]) -> Body:
     return body | {"tests": tests.found}
 
 
+def _shown_names(row: Mapping[str, Any]) -> Iterator[tuple[str, Span, list[Span], list[str]]]:
+    """Yield each name of a row: the releases that import it, those that lack it, and the files that import it."""
+    for name, item in row.items():
+        if isinstance(item, Mapping) and "missing" in item:
+            missing = [Span.of(text) for text in as_list(item["missing"])]
+            yield name, Span.of(item["in"]), missing, as_list(item.get("file", []))
+
+
+def as_list(value: str | list[str]) -> list[str]:
+    """Return one text or several as a list."""
+    return [value] if isinstance(value, str) else value
+
+
+def _import_proofs(key: RowKey, row: Mapping[str, Any]) -> list[Body]:
+    """Return what shows each failure of a row: a name that is imported, and missing; nothing where one is not shown."""
+    names = [shown for shown in _shown_names(row) if shown[3]]
+    for text, _ in _of_releases(row):
+        callers, lacking = map(Span.of, text.split(" with ", 1))
+        if not any(lacks == lacking.range and within(callers, span) for _, span, missing, _ in names
+                   for lacks in (one.range for one in missing)):  # fmt: skip
+            return []
+    found: list[Body] = []
+    for name, span, missing, files in names:
+        found.append(
+            {"import": {"package": key.caller, "file": files, "name": name, "from": key.callee, "in": span.range}}
+        )
+        found += [{"lacks": {"package": key.callee, "name": name, "in": one.range}} for one in missing]
+    return found
+
+
 def _names(key: RowKey, row: Mapping[str, Any]) -> str:
     """Return which names are imported and missing, as a sentence."""
     parts = [
-        f"`{name}` ({key.caller} {item['in']}; not in {key.callee} {item['missing']})"
-        for name, item in row.items() if isinstance(item, Mapping) and "missing" in item
-    ]  # fmt: skip
+        f"`{name}` ({key.caller} {span.words}; not in {key.callee} {' or '.join(one.lacking for one in missing)})"
+        for name, span, missing, _ in _shown_names(row)
+    ]
     more = f"; and {row['more']} more" if "more" in row else ""
     return f"It imports these names at the top of a module, without a check: {'; '.join(parts)}{more}."
 
@@ -182,9 +214,13 @@ def _declared(key: RowKey, row: Mapping[str, Any]) -> Body:
     caller, callee = f"{key.caller}.version", f"{key.callee}.version"
     cases: list[Body] = []
     fixes: list[Body] = []
+    proofs: list[Body] = []
     tests = _Tests(caller, callee)
     spans = _spans(row)
+    extras = {"extras": row["extras"]} if "extras" in row else {}
     for span, admitted in spans:
+        stated = {"package": key.caller, "requires": key.callee, "range": admitted, "in": span.range}
+        proofs.append({"metadata": stated | extras})
         cases.append({caller: span.range, "not": {callee: without_previews(admitted)}})
         if admitted not in row.get("unreleased", ()):
             fixes.append({"require": {key.callee: admitted}, "when": {caller: span.range}})
@@ -196,7 +232,7 @@ def _declared(key: RowKey, row: Mapping[str, Any]) -> Body:
         when["not"] = row["shipped"]
         tests.add_silent("for a pair that projects ship", _inside(row["shipped"]))
     newest = f"https://pypi.org/project/{key.caller}/{spans[-1][0].last}/"
-    return {"references": [newest], "when": when, "fix": fixes, "tests": tests.found}
+    return {"references": [newest], "proof": proofs, "when": when, "fix": fixes, "tests": tests.found}
 
 
 def _spans(row: Mapping[str, Any]) -> list[tuple[Span, str]]:
@@ -222,7 +258,10 @@ def _checked(key: RowKey, row: Mapping[str, Any]) -> Body:
     cases: list[Body] = []
     fixes: list[Body] = []
     spans = _spans(row)
+    proofs: list[Body] = []
     for span, accepted in spans:
+        stated = {"package": key.caller, "file": [f"**/{file}" for file in row["files"]], "find": row["find"]}
+        proofs.append({"constant": stated | {"range": accepted, "in": span.range}})
         cases.append({caller: span.range, **outside(callee, accepted)})
         fixes.append({"require": {key.callee: accepted}, "when": {caller: span.range}})
         tests.add(span.last, *sample(accepted))
@@ -232,6 +271,7 @@ def _checked(key: RowKey, row: Mapping[str, Any]) -> Body:
     source = str(row["source"]).replace("<version>", Version(spans[-1][0].last).base_version)
     return {
         "references": [source],
+        **({} if "between" in row else {"proof": proofs}),  # no release is a development version
         "when": when | {"any": cases},
         "fix": [*fixes, *(row.get("also") or ())],
         "tests": tests.found,

@@ -109,7 +109,7 @@ def windows_of(pair: Pair, callers: Sequence[Version], callees: Sequence[Version
     for span in sorted({one for several in spans.values() for one in several}):
         for first, last in _spans({version for version in callers if span in spans[version]}, callers):
             later = callers[last + 1] if last + 1 < len(callers) else None
-            mine = span_text(callers[first], callers[last], later)
+            mine = span_text(callers[first], callers[last], later, to_later=True)
             found.append(Window(
                 _range(first, last, callers, open_end=False, open_start=False),
                 _range(*span, callees, open_end=span[0] > 0), span, f"{mine} with {_lacking(span, callees)}",

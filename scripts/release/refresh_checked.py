@@ -1,20 +1,17 @@
 """Renew `rules/tables/checked.yaml`: releases of other packages that a release refuses when it runs.
 
-    python scripts/release/refresh_checked.py --cache DIR [--only CALLER …]
+    python scripts/release/refresh_checked.py [--only CALLER …]
 
-The bounds are constants in the code of each release, read from its archive in the package index. No metadata has them,
-so pip installs such a pair. Each row says where its constant is and when the code compares it; the releases are new.
+The bounds are constants in the code of each release, fetched by pip as for `attn-doctor rules verify`. No metadata has
+them, so pip installs such a pair. Each row says where its constant is and when the code compares it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
-import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -24,14 +21,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import refresh_index
-from surfaces import python_files, releases_of
 from table_files import read_table, span_text, write_rows
 
-from doctor.rulebook.table_ranges import capped, following, plain
+from doctor.rulebook.authoring.release_files import Releases
+from doctor.rulebook.authoring.verify import accepted_range
+from doctor.rulebook.table_ranges import Span, capped, following
 from doctor.rulebook.tables import RowKey
-
-SINCE = "2023-06"
 
 
 @dataclass(frozen=True)
@@ -48,9 +43,21 @@ class Check:
         return RowKey.of(self.key).caller
 
     @property
-    def files(self) -> list[str]:
+    def patterns(self) -> list[str]:
         """Paths that may have the constant, in the order in which they are searched."""
-        return list(self.row["files"])
+        return [f"**/{file}" for file in self.row["files"]]
+
+    @property
+    def oldest(self) -> Version:
+        """The first release that the row is about."""
+        return min(Version(str(Span.of(text).first)) for text in self.row if text[:1].isdigit())
+
+    def bound(self, version: Version, files: Mapping[str, bytes]) -> str:
+        """Return the range that a release accepts; empty where it has no such constant."""
+        if version < Version(self.row.get("first", "0")):
+            return ""
+        found = accepted_range(files, self.patterns, self.row["find"])
+        return found.range if found else ""
 
     @property
     def between(self) -> bool:
@@ -58,45 +65,18 @@ class Check:
         return "between" in self.row
 
 
-def bounds(caller: str, checks: Sequence[Check], cache: Path) -> dict[Version, dict[str, str]]:
-    """Return the bound of each check in each release; "" where the release has none."""
-    path = cache / f"{caller}.checked.json"
-    known: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.is_file() else {}
-    files = {file for check in checks for file in check.files}
-    found: dict[str, dict[str, str]] = {}
-    for version, item in releases_of(caller, SINCE).items():
-        texts = known.get(str(version), {})
-        if not files <= texts.keys():
-            print(caller, version, file=sys.stderr)
-            read = dict(_contents(item, files))
-            texts = texts | {file: read.get(file, "") for file in files}
-        found[str(version)] = texts
-        path.write_text(json.dumps(known | found))
-    return {
-        Version(text): {
-            check.key: _bound(check, texts) if Version(text) >= Version(check.row.get("first", "0")) else ""
-            for check in checks
-        }
-        for text, texts in found.items()
-    }
-
-
-def _contents(item: dict[str, Any], files: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Yield the files of one archive; a wheel is read by ranges."""
-    if item["filename"].endswith(".whl") and item.get("size"):
-        with zipfile.ZipFile(refresh_index.RangeFile(item["url"], item["size"])) as archive:
-            for name in set(archive.namelist()) & set(files):
-                yield name, archive.read(name).decode()
-        return
-    for name, content in python_files(item, lambda path: path in files):
-        yield name, content.decode()
-
-
-def _bound(check: Check, texts: Mapping[str, str]) -> str:
-    for file in check.files:
-        if match := re.search(check.row["find"], texts.get(file, ""), re.MULTILINE):
-            return plain(SpecifierSet(match[1] if match[1][0] in "<>=!~" else f">={match[1]}"))
-    return ""
+def bounds(caller: str, checks: Sequence[Check], releases: Releases) -> dict[Version, dict[str, str]]:
+    """Return the bound of each check in each release, from the oldest one in the rows; "" where it has none."""
+    oldest = min(check.oldest for check in checks)
+    patterns = {pattern for check in checks for pattern in check.patterns}
+    found: dict[Version, dict[str, str]] = {}
+    for text in releases.known(caller):
+        version = Version(text)
+        if version.is_prerelease or version < oldest:
+            continue
+        files = releases.files(caller, text, patterns)
+        found[version] = {check.key: check.bound(version, files) for check in checks}
+    return found
 
 
 def windows_of(per_release: Mapping[Version, str]) -> dict[str, str]:
@@ -109,7 +89,8 @@ def windows_of(per_release: Mapping[Version, str]) -> dict[str, str]:
     for at, (bound, run) in enumerate(runs):
         if bound:
             later = runs[at + 1][1][0] if at + 1 < len(runs) else None
-            found[span_text(run[0], run[-1], later, open_end=later is None and not capped(bound))] = bound
+            open_end = later is None and not capped(bound)
+            found[span_text(run[0], run[-1], later, open_end=open_end, to_later=True)] = bound
     return found
 
 
@@ -139,16 +120,15 @@ def _both(first: SpecifierSet, second: SpecifierSet) -> str:
 def main() -> None:
     """Read the options, read the archives, write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, required=True)
     rows = read_table("checked")["rows"]
     grouped: dict[str, list[Check]] = defaultdict(list)
     for key, row in rows.items():
         grouped[RowKey.of(key).caller].append(Check(key, row))
     parser.add_argument("--only", nargs="*", default=list(grouped))
     options = parser.parse_args()
-    options.cache.mkdir(parents=True, exist_ok=True)
+    releases = Releases(on_step=lambda text: print(text, file=sys.stderr))
     for caller in options.only:
-        per_release = bounds(caller, grouped[caller], options.cache)
+        per_release = bounds(caller, grouped[caller], releases)
         for check in grouped[caller]:
             read = {version: found[check.key] for version, found in per_release.items()}
             windows = between(read) if check.between else windows_of(read)

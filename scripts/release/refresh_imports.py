@@ -25,7 +25,9 @@ from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import imports_rules
-from surfaces import Names, RecordedNames, Surface, releases_of, stored, surface_of, usable
+from surfaces import Names, RecordedNames, Surface, releases_of, stored, surface_of
+
+from doctor.rulebook.authoring.module_imports import usable
 
 SINCE = "2023-06"
 HISTORY = Path(__file__).resolve().parents[2] / "rules" / "index" / "names" / "transformers.json.gz"

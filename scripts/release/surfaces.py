@@ -21,13 +21,13 @@ from urllib.parse import urljoin
 
 from packaging.version import Version
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import refresh_index
 
+from doctor.rulebook.authoring.module_imports import imports_of
+
 _WHOLE = 40 << 20  # archives up to this size are fetched in one request
-_GATE = re.compile(r"_?is_(\w+?)_(?:available|installed|found)$")
-#: Packages that are taken to be there where a gate names them, besides the one imported.
-_USUAL = {"torch", "transformers", "accelerate", "peft", "datasets", "numpy", "huggingface_hub"}
 _DYNAMIC = re.compile(r"__getattr__|_LazyModule|sys\.modules\[__name__\]|globals\(\)|lazy_import|attach\(")
 Parsed = tuple[list[str], list[str], bool, list[list[str]]]
 
@@ -136,9 +136,9 @@ def _parse(content: bytes) -> Parsed | None:
             tree = ast.parse(content)
         except (SyntaxError, ValueError):
             return None
-        names, stars, imports = set[str](), list[str](), list[list[str]]()
+        names, stars = set[str](), list[str]()
+        imports = [list(item) for item in imports_of(tree.body)]
         _defined(tree.body, names, stars)
-        _imported(tree.body, "", imports)
         dynamic = bool(_DYNAMIC.search(content.decode("utf-8", "replace")))
         _parsed[key] = (sorted(names), stars, dynamic, imports)
     return _parsed[key]
@@ -167,49 +167,6 @@ def _defined(body: list[ast.stmt], names: set[str], stars: list[str]) -> None:
                 _defined(first, names, stars)
             case _:
                 pass
-
-
-def _imported(body: list[ast.stmt], gate: str, found: list[list[str]]) -> None:
-    for item in body:
-        match item:
-            case ast.Import(names=aliases):
-                found.extend([alias.name, "", gate] for alias in aliases)
-            case ast.ImportFrom(module=module, names=aliases, level=level):
-                found.extend(["." * level + (module or ""), alias.name, gate] for alias in aliases)
-            case ast.If(test=test, body=first, orelse=other):
-                words = _gates(test)
-                if words == ["TYPE_CHECKING"]:
-                    _imported(other, gate, found)
-                elif words:
-                    _imported(first, ",".join(filter(None, [gate, *words])), found)
-            case ast.ClassDef(body=first) | ast.With(body=first):
-                _imported(first, gate, found)
-            case _:
-                pass  # a function, or a try block that handles the failure
-
-
-def _gates(test: ast.expr) -> list[str]:
-    """Return the packages that a guard checks for; nothing where it checks anything else."""
-    match test:
-        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
-            return ["TYPE_CHECKING"]
-        case (
-            ast.Call(func=ast.Name(id=name), args=[], keywords=[])
-            | ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[])
-        ):
-            found = _GATE.match(name)
-            return [found[1]] if found else []
-        case ast.BoolOp(op=ast.And(), values=values):
-            parts = [_gates(value) for value in values]
-            return [word for part in parts for word in part] if all(parts) else []
-        case _:
-            return []
-
-
-def usable(gate: str, callee: str) -> bool:
-    """Say whether the guards of an import hold wherever the imported package is installed."""
-    own = callee.replace("-", "_").partition(".")[0]
-    return all(word in _USUAL or word == own for word in filter(None, gate.split(",")))
 
 
 def stored(surface: Surface) -> bytes:

@@ -73,12 +73,20 @@ def numbers_for(letters: str, taken: Iterable[str]) -> Iterator[str]:
     return (f"{letters}{number:03}" for number in range(last + 1, 1000))
 
 
-def span_text(first: Version, last: Version, later: Version | None, *, open_end: bool = False) -> str:
-    """Return releases as the text of a row; `later` is the release after the last one."""
+def span_text(
+    first: Version, last: Version, later: Version | None, *, open_end: bool = False, to_later: bool = False
+) -> str:
+    """Return releases as the text of a row; `later` is the release after the last one.
+
+    The next patch release ends the range, or with `to_later` that release alone.
+    """
     text = str(first) if first == last else f"{first} to {last}"
     if open_end:
         return f"{text} on"
-    return text if later is None or later >= Version(following(last)) else f"{text} before {later}"
+    end = Version(following(last))
+    if later is None or later == end or (later > end and not to_later):
+        return text
+    return f"{text} before {later}"
 
 
 def _entry(key: str, value: Any, indent: int) -> Iterator[str]:

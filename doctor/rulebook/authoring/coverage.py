@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from packaging.version import Version
 
-from doctor.rulebook.proofs import PROVEN, STATED, Proof, Record, proofs_of, record_of
+from doctor.rulebook.proofs import IMPORT, NO_FILE, NOT_SHOWN, PROVEN, STATED, Proof, Record, proofs_of, record_of
 from doctor.rulebook.schema import Source
 
 from .lint import bounds_by_distribution
@@ -85,5 +85,11 @@ def proven_bounds(proof: Proof, record: Record) -> set[Version]:
     """Return the bounds of a proof with a release on each side that was read: an end that is to come is not proven."""
     if not proof.bounds:
         return set()
-    read = [Version(text) for text in record.checked]
-    return {bound for bound in proof.bounds if min(read) < bound <= max(read)}
+    if proof.kind == IMPORT:  # a release next to the range may import the name, too
+        shown = {Version(text): found not in (NOT_SHOWN, NO_FILE) for text, found in record.checked.items()}
+        below = {bound: max((one for one in shown if one < bound), default=None) for bound in proof.bounds}
+        above = {bound: min((one for one in shown if one >= bound), default=None) for bound in proof.bounds}
+        sides = ((bound, below[bound], above[bound]) for bound in proof.bounds)
+        return {bound for bound, one, other in sides if one and other and shown[one] != shown[other]}
+    versions = [Version(text) for text in record.checked]
+    return {bound for bound in proof.bounds if min(versions) < bound <= max(versions)}

@@ -18,6 +18,8 @@ from doctor.rulebook.proofs import (
     ANY_RANGE,
     BINARY,
     CONSTANT,
+    IMPORT,
+    LACKS,
     MEASURED,
     METADATA,
     NO_FILE,
@@ -36,7 +38,9 @@ from doctor.rulebook.table_ranges import plain
 from doctor.util.linear_regex import compiled
 from doctor.util.redact import shortened
 
-from .release_files import Releases
+from .module_imports import imports_name
+from .name_records import name_record
+from .release_files import Releases, matches
 from .requirements import required
 
 _NO_FILE = "has no such file"
@@ -63,7 +67,8 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
     if proof.kind == MEASURED:
         return _verify_capture(proof, captures, date)
     try:
-        checks = planned(proof, releases.known(proof.origin))
+        recorded = proof.kind == LACKS
+        checks = planned(proof, name_record(proof.origin).releases if recorded else releases.known(proof.origin))
     except DoctorError as error:
         return Record(proof.statement, UNPROVEN, date, {}, _reason(error))
     found: dict[str, str] = {}
@@ -75,6 +80,8 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
             unread = unread or f"{proof.origin} {check.version}: {_reason(error)}"
             continue
         found[check.version] = shown.digest or (NO_FILE if shown.seen == _NO_FILE else NOT_SHOWN)
+        if proof.kind == IMPORT and not check.expected:
+            continue  # it may import the name where the other package has it
         if bool(shown.digest) != check.expected:
             place = "is in the range" if check.expected else "is outside the range"
             why = f"{proof.origin} {check.version} {place}, and {shown.seen}"
@@ -108,7 +115,14 @@ def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
     package = proof.origin
     if proof.kind == METADATA:
         return _required(proof.body, releases.requirements(package, version))
+    if proof.kind == LACKS:
+        name = proof.body["name"]
+        if name_record(package).has(name, version):
+            return Shown("", f"has `{name}`")
+        return Shown(hashlib.sha256(name.encode()).hexdigest()[:12], f"lacks `{name}`")
     files = releases.files(package, version, proof.files)
+    if proof.kind == IMPORT:
+        return _imported(proof, files)
     if proof.kind == CONSTANT:
         return _compared(proof, files)
     return shown_in(files, proof.body["shows"], proof.body.get("hides"))
@@ -134,19 +148,41 @@ def shown_in(files: Mapping[str, bytes], shows: str, hides: str | None) -> Shown
     return Shown(hashlib.sha256(b"\n".join(lines)).hexdigest()[:12], seen)
 
 
+def _imported(proof: Proof, files: Mapping[str, bytes]) -> Shown:
+    """Say whether one of the files imports the name at its top."""
+    name = proof.body["name"]
+    path = next((path for path in sorted(files) if imports_name(files[path], name, proof.body["from"])), None)
+    if path is None:
+        return Shown("", f"no file imports `{name}` at its top" if files else _NO_FILE)
+    return Shown(hashlib.sha256(f"{path} {name}".encode()).hexdigest()[:12], f"`{path}` imports `{name}` at its top")
+
+
 def _compared(proof: Proof, files: Mapping[str, bytes]) -> Shown:
-    """Compare the range that code accepts with the stated one: the group of the first match in the first such file."""
-    for path in proof.files:
-        match = compiled(proof.body["find"]).search(files.get(path, b""))
-        if match is None:
-            continue
-        text = match[1].decode("utf-8", "replace")
-        accepted = plain(SpecifierSet(text if text[0] in "<>=!~" else f">={text}"))
-        seen = f"`{path}` accepts `{accepted}`"
-        if accepted != plain(SpecifierSet(proof.body["range"])):
-            return Shown("", seen)
-        return Shown(hashlib.sha256(seen.encode()).hexdigest()[:12], seen)
-    return Shown("", "no file shows it" if files else _NO_FILE)
+    """Compare the range that code accepts with the stated one."""
+    found = accepted_range(files, proof.files, proof.body["find"])
+    if found is None:
+        return Shown("", "no file shows it" if files else _NO_FILE)
+    seen = f"`{found.path}` accepts `{found.range}`"
+    if found.range != plain(SpecifierSet(proof.body["range"])):
+        return Shown("", seen)
+    return Shown(hashlib.sha256(seen.encode()).hexdigest()[:12], seen)
+
+
+class Accepted(NamedTuple):
+    """The range that a file compares a release with."""
+
+    path: str
+    range: str
+
+
+def accepted_range(files: Mapping[str, bytes], patterns: Sequence[str], find: str) -> Accepted | None:
+    """Return the group of the first match in the first file, in the order of their patterns: a range or its start."""
+    for path in (path for pattern in patterns for path in sorted(files) if matches(path, pattern)):
+        match = compiled(find).search(files[path])
+        if match is not None:
+            text = match[1].decode("utf-8", "replace")
+            return Accepted(path, plain(SpecifierSet(text if text[0] in "<>=!~" else f">={text}")))
+    return None
 
 
 def _lines(content: bytes, pattern: str) -> Iterator[bytes]:
@@ -189,4 +225,4 @@ def _reason(error: DoctorError) -> str:
 
 
 #: Kinds that a machine checks against released packages.
-OF_RELEASES = (SOURCE, BINARY, METADATA, CONSTANT)
+OF_RELEASES = (SOURCE, BINARY, METADATA, CONSTANT, IMPORT, LACKS)
