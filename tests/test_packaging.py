@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from doctor.rulebook.tables import row_ids
+
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = {"doctor": "doctor", "rules": "doctor/_rules", "kernels": "doctor/_kernels"}
 COMPILED = "doctor/_rules/compiled.jsonl"
@@ -95,7 +97,9 @@ print(sum(len(section.rules) for section in cache.load_compiled(cache.rule_folde
 def rules_of_check():
     """The rules that `check` reads, in git."""
     found = (path for path in tracked() if path.parts[0] == "rules" and path.suffix == ".yaml")
-    return [path for path in found if path.name != "library.yaml" and not path.name.startswith("LOG")]
+    files = [path for path in found if path.name != "library.yaml" and not path.name.startswith("LOG")]
+    rows = [row for path in files if path.parts[1] == "tables" for row in row_ids(ROOT / path)]
+    return [path.stem for path in files if path.parts[1] != "tables"] + rows
 
 
 def of_built(built, home):

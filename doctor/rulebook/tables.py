@@ -214,13 +214,12 @@ def _declared(key: RowKey, row: Mapping[str, Any]) -> Body:
     caller, callee = f"{key.caller}.version", f"{key.callee}.version"
     cases: list[Body] = []
     fixes: list[Body] = []
-    proofs: list[Body] = []
     tests = _Tests(caller, callee)
     spans = _spans(row)
     extras = {"extras": row["extras"]} if "extras" in row else {}
+    stated = {"package": key.caller, "requires": key.callee, **extras}
+    proofs = [{"metadata": {**stated, "range": span, "in": ranges}} for span, ranges in _by_statement(spans)]
     for span, admitted in spans:
-        stated = {"package": key.caller, "requires": key.callee, "range": admitted, "in": span.range}
-        proofs.append({"metadata": stated | extras})
         cases.append({caller: span.range, "not": {callee: without_previews(admitted)}})
         if admitted not in row.get("unreleased", ()):
             fixes.append({"require": {key.callee: admitted}, "when": {caller: span.range}})
@@ -238,6 +237,15 @@ def _declared(key: RowKey, row: Mapping[str, Any]) -> Body:
 def _spans(row: Mapping[str, Any]) -> list[tuple[Span, str]]:
     """Return the releases that a row names, each with the range that they admit."""
     return [(Span.of(text), str(admitted)) for text, admitted in _of_releases(row)]
+
+
+def _by_statement(spans: list[tuple[Span, str]]) -> Iterator[tuple[str, str | list[str]]]:
+    """Yield each range that is stated, with the releases that state it."""
+    found: dict[str, list[str]] = {}
+    for span, stated in spans:
+        found.setdefault(stated, []).append(span.range)
+    for stated, ranges in found.items():
+        yield stated, ranges[0] if len(ranges) == 1 else ranges
 
 
 def _of_releases(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -258,10 +266,9 @@ def _checked(key: RowKey, row: Mapping[str, Any]) -> Body:
     cases: list[Body] = []
     fixes: list[Body] = []
     spans = _spans(row)
-    proofs: list[Body] = []
+    stated = {"package": key.caller, "file": [f"**/{file}" for file in row["files"]], "find": row["find"]}
+    proofs = [{"constant": {**stated, "range": span, "in": ranges}} for span, ranges in _by_statement(spans)]
     for span, accepted in spans:
-        stated = {"package": key.caller, "file": [f"**/{file}" for file in row["files"]], "find": row["find"]}
-        proofs.append({"constant": stated | {"range": accepted, "in": span.range}})
         cases.append({caller: span.range, **outside(callee, accepted)})
         fixes.append({"require": {key.callee: accepted}, "when": {caller: span.range}})
         tests.add(span.last, *sample(accepted))

@@ -123,8 +123,13 @@ def _lacking(span: tuple[int, int], callees: Sequence[Version]) -> str:
     after = f" after {callees[first - 1]}" if first else ""
     if last == len(callees) - 1:
         return f"{callees[first]} on{after}"
-    start = f"{callees[first]}" if first else f"up to {callees[last]}"
-    return f"{start} before {callees[last + 1]}{after}"
+    start = f"{callees[first]} to {callees[last]}" if first < last else f"{callees[first]}"
+    return f"{start if first else f'up to {callees[last]}'} before {callees[last + 1]}{after}"
+
+
+def one_or_list(texts: list[str]) -> str | list[str]:
+    """Return the one text, or all of several."""
+    return texts[0] if len(texts) == 1 else texts
 
 
 #: Packages that are imported under another name than their own.
@@ -144,11 +149,12 @@ def row_of(pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Versi
     shown = witnesses(pair, windows, known)
     for name in shown:
         callers, callees = pair.names[name]
-        spans = (_words(first, last, known[pair.callee]) for first, last in _spans(callees, known[pair.callee]))
-        files = sorted(pair.files.get(name, ()))
-        row[name] = {"in": f"{min(callers)} to {max(callers)}", "missing": " or ".join(spans)}
-        if files:
-            row[name]["file"] = files[0] if len(files) == 1 else files
+        spans = [_lacking(span, known[pair.callee]) for span in _spans(callees, known[pair.callee])]
+        later = next((one for one in known[pair.caller] if one > max(callers)), None)
+        row[name] = {
+            "in": span_text(min(callers), max(callers), later, to_later=True), "missing": one_or_list(spans),
+            "file": one_or_list(sorted(f"**/{file}" for file in pair.files[name])),
+        }  # fmt: skip
     if len(pair.names) > len(shown):
         row["more"] = str(len(pair.names) - len(shown))
     fixes = fixes_of(pair, windows, known[pair.caller], known[pair.callee])
@@ -177,12 +183,6 @@ def witnesses(pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Ve
         shown.append(best)
         open_cases -= covers[best]
     return sorted(shown, key=lambda name: (max(pair.names[name][0]), len(pair.names[name][1])), reverse=True)
-
-
-def _words(first: int, last: int, all_of: Sequence[Version]) -> str:
-    if not first:
-        return f"before {all_of[last + 1]}" if last < len(all_of) - 1 else "any release"
-    return f"{all_of[first]} to {all_of[last]}" if last < len(all_of) - 1 else f"from {all_of[first]} on"
 
 
 def fixes_of(

@@ -17,7 +17,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +207,17 @@ def reached(surface: Surface, starts: Iterable[str], there: str = "torch") -> se
     return seen
 
 
-def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> dict[str, dict[tuple[str, str], bool]]:
-    """Return callee -> (module, name) that importing these modules takes from it -> always behind a check for it."""
-    wanted: dict[str, dict[tuple[str, str], bool]] = defaultdict(dict)
+@dataclass
+class Taken:
+    """A name that is imported: whether always behind a check for its package, and the files that import it."""
+
+    checked: bool = True
+    files: set[str] = field(default_factory=set)
+
+
+def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> dict[str, dict[tuple[str, str], Taken]]:
+    """Return callee -> (module, name) that importing these modules takes from it."""
+    wanted: dict[str, dict[tuple[str, str], Taken]] = defaultdict(lambda: defaultdict(Taken))
     always = reached(surface, starts)
     words = {word for found in surface.imports.values() for _, _, gate in found for word in gate.split(",")}
     for there in {"torch", *(package for package in set(roots.values()) if _named(",".join(words), package))}:
@@ -217,9 +225,9 @@ def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> 
             for module, what, gate in surface.imports[name]:
                 callee = roots.get(module.partition(".")[0]) or roots.get(".".join(module.split(".")[:2]))
                 if callee and usable(gate, callee) and (callee == there or name in always):
-                    key = module, "" if what == "*" else what
-                    checked = _named(gate, callee) or name not in always
-                    wanted[callee][key] = checked and wanted[callee].get(key, True)
+                    taken = wanted[callee][module, "" if what == "*" else what]
+                    taken.checked &= _named(gate, callee) or name not in always
+                    taken.files.add(name.replace(".", "/") + ("/__init__.py" if name in surface.packages else ".py"))
     return wanted
 
 
@@ -255,6 +263,7 @@ class Need:
     module: str
     name: str
     checked: bool
+    files: tuple[str, ...]
 
 
 def needs(caller: str, version: Version, surface: Surface, roots: dict[str, str]) -> Iterator[Need]:
@@ -262,11 +271,11 @@ def needs(caller: str, version: Version, surface: Surface, roots: dict[str, str]
     seen: set[tuple[str, str]] = set()
     for label, starts in entries_of(caller, surface).items():
         for callee, wanted in needs_of(surface, starts, roots).items():
-            for (module, name), checked in sorted(wanted.items()):
+            for (module, name), taken in sorted(wanted.items(), key=lambda item: item[0]):
                 if callee != caller and (module, name) not in seen:
                     if not label:
                         seen.add((module, name))
-                    yield Need(caller, version, label, callee, module, name, checked)
+                    yield Need(caller, version, label, callee, module, name, taken.checked, tuple(sorted(taken.files)))
 
 
 def names_of(package: str, cache: Path) -> Iterator[tuple[Version, Names | RecordedNames]]:
@@ -305,7 +314,7 @@ def table(callers: Iterable[str], cache: Path) -> list[dict[str, Any]]:
             if missing and any(there):
                 rows.append({
                     "caller": need.caller, "version": str(need.version), "entry": need.entry, "callee": callee,
-                    "module": need.module, "name": need.name, "missing": missing,
+                    "module": need.module, "name": need.name, "missing": missing, "files": need.files,
                 })  # fmt: skip
     return [{"releases": {package: list(map(str, versions)) for package, versions in order.items()}}, *rows]
 

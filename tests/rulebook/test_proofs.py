@@ -75,7 +75,7 @@ class Published(Releases):
             raise DoctorError(f"pip found no sources of `{package}=={version}`")
         return {"thing/a.py": self.contents[version]}
 
-    def requirements(self, package, version):
+    def requirements(self, package, version, *, extras=False):
         return (f"torch>={version}", 'torch<9; extra == "x"')
 
 
@@ -129,7 +129,7 @@ def test_metadata_are_compared_with_the_stated_range() -> None:
 
 def test_the_bounds_of_an_extra_count_as_the_lowest_release() -> None:
     class Extras(Published):
-        def requirements(self, package, version):
+        def requirements(self, package, version, *, extras=False):
             return (f'vllm==0.{version}; extra == "vllm"',)
 
     body = {"package": "thing", "requires": "vllm", "in": "==1.2"}
@@ -154,6 +154,40 @@ def test_a_constant_is_compared_with_the_stated_range() -> None:
     assert found(">=2.1", ">=1.1,<1.3").outcome == found(">=2.1,<2.4.1", ">=1.3").outcome == PROVEN
     assert found(">=2.2", ">=1.1,<1.3").reason == "thing 1.1 is in the range, and `thing/a.py` accepts `>=2.1`"
     assert found(">=2.1", ">=1.2,<1.3").reason == "thing 1.1 is outside the range, and `thing/a.py` accepts `>=2.1`"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"from torch.nn import Gone\n", True), (b"from torch.nn import (\n    Kept,\n    Gone as G,\n)\n", True),
+        (b"if is_torch_available():\n    from torch.nn import Gone\n", True),
+        (b"if is_vllm_available():\n    from torch.nn import Gone\n", False),
+        (b"try:\n    from torch.nn import Gone\nexcept ImportError:\n    Gone = None\n", False),
+        (b"def f():\n    from torch.nn import Gone\n", False), (b"from other.nn import Gone\n", False),
+        (b"def (", False),
+        (b"if TYPE_CHECKING:\n    from torch.nn import Gone\n", False),
+    ],
+)  # fmt: skip
+def test_only_an_import_that_always_runs_shows_the_claim(text: bytes, found: bool) -> None:
+    body = {"package": "thing", "file": "thing/a.py", "name": "torch.nn.Gone", "from": "torch", "in": ">=1.1,<1.4"}
+    files = {"1.0": b"", "1.1": text, "1.2": text, "1.3": text, "1.4": text}
+    outcome = verify(Proof("import", body), Published(files), Path("captures"), "2026-01-02").outcome
+    assert outcome == (PROVEN if found else REFUTED)
+
+
+def test_the_bound_of_an_import_is_proven_where_the_next_release_has_none() -> None:
+    proof = Proof("import", {"package": "thing", "in": ">=1.1,<1.4"})
+    found = Record("", PROVEN, "", {"1.0": "no", "1.1": "a", "1.3": "a", "1.4": "a"})
+    assert {str(bound) for bound in proven_bounds(proof, found)} == {"1.1"}
+
+
+def test_a_name_that_a_package_lacks_is_read_from_its_record() -> None:
+    body = {"package": "transformers", "name": "transformers.generation.GreedySearchDecoderOnlyOutput"}
+    for text, outcome in ((">=5.0", PROVEN), (">=4.57", REFUTED), (">=5.1", REFUTED)):
+        proof = Proof("lacks", {**body, "in": text})
+        assert verify(proof, Published({}), Path("captures"), "2026-01-02").outcome == outcome
+    unknown = Proof("lacks", {"package": "no-record", "name": "a.b", "in": ">=1"})
+    assert verify(unknown, Published({}), Path("captures"), "2026-01-02").outcome == UNPROVEN
 
 
 def test_a_measurement_is_a_line_of_a_capture(tmp_path: Path) -> None:

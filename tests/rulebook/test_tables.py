@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from doctor.errors import DoctorError
 from doctor.rulebook.authoring.lint import lint
@@ -16,6 +17,7 @@ from doctor.rulebook.authoring.tests import run_rule_tests
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.rulebook.schema import read_sources
 from doctor.rulebook.table_ranges import Span, sample
+from doctor.rulebook.tables import expanded
 from doctor.util.resources import rules_dir
 from doctor.util.yaml_text import parse_yaml
 
@@ -48,12 +50,11 @@ def table(folder: Path, rows: str) -> Path:
     return path
 
 
-def writer() -> ModuleType:
-    place = ROOT / "scripts" / "release" / "table_files.py"
-    spec = importlib.util.spec_from_file_location("table_files", place)
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "release" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["table_files"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -124,11 +125,49 @@ def test_two_rows_with_one_id_are_refused(tmp_path):
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_the_script_writes_the_rows_as_they_are(path, tmp_path, monkeypatch):
     """A regeneration then shows new releases only, and no other line."""
-    script = writer()
-    monkeypatch.setattr(script, "TABLES", tmp_path)
+    writer = script("table_files")
+    monkeypatch.setattr(writer, "TABLES", tmp_path)
     (tmp_path / path.name).write_bytes(path.read_bytes())
-    script.write_rows(path.stem, script.read_table(path.stem)["rows"])
+    writer.write_rows(path.stem, writer.read_table(path.stem)["rows"])
     assert (tmp_path / path.name).read_text() == path.read_text()
+
+
+def test_what_releases_import_becomes_a_row_with_its_proofs():
+    maker = script("imports_rules")
+    found = [
+        {"caller": "acme", "version": version, "entry": "", "callee": "torch", "module": "torch.nn", "name": "Gone",
+         "missing": ["2.1", "2.2"], "files": ("acme/model.py",)}
+        for version in ("1.1", "1.2")
+    ]  # fmt: skip
+    known = {
+        "acme": list(map(Version, ("1.0", "1.1", "1.2", "1.3"))),
+        "torch": list(map(Version, ("2.0", "2.1", "2.2"))),
+    }
+    (pair,) = maker.pairs_of(found)
+    row = maker.row_of(pair, maker.windows_of(pair, known["acme"], known["torch"]), known)
+    assert row == {
+        "torch.nn.Gone": {"in": "1.1 to 1.2 before 1.3", "missing": "2.1 on after 2.0", "file": "**/acme/model.py"},
+        "1.1 to 1.2 before 1.3 with 2.1 on after 2.0": {"use": "<2.1", "or": ">=1.3"},
+    }
+    content = {"table": "imports", "library": "imports", "templates": {"imports": {}}}
+    (made,) = expanded(content | {"rows": {"IMP001 acme imports torch": row}})
+    assert made.body["when"] == {"any": [{"acme.version": ">=1.1,<1.3", "torch.version": ">=2.1"}]}
+    assert made.body["why"].endswith("`torch.nn.Gone` (acme 1.1 to 1.2; not in torch from 2.1 on).")
+    assert made.body["proof"] == [
+        {"import": {"package": "acme", "file": ["**/acme/model.py"], "name": "torch.nn.Gone", "from": "torch",
+                    "in": ">=1.1,<1.3"}},
+        {"lacks": {"package": "torch", "name": "torch.nn.Gone", "in": ">=2.1"}},
+    ]  # fmt: skip
+
+
+def test_a_failure_that_no_name_shows_is_no_proof():
+    row = {
+        "torch.nn.Gone": {"in": "1.1", "missing": "2.1 on after 2.0", "file": "**/acme/model.py"},
+        "1.1 with 2.1 on after 2.0": {}, "1.0 with 2.2 on after 2.1": {},
+    }  # fmt: skip
+    content = {"table": "imports", "library": "imports", "templates": {"imports": {}}}
+    (made,) = expanded(content | {"rows": {"IMP001 acme imports torch": row}})
+    assert "proof" not in made.body
 
 
 def test_rows_hold_facts_and_templates_the_words():

@@ -93,9 +93,9 @@ class Releases:
         found = self._tagged[repository, version]
         return {path: content for path, content in found.items() if any(matches(path, one) for one in wanted)}
 
-    def requirements(self, package: str, version: str) -> tuple[str, ...]:
-        """Return what the metadata of a release requires, as published."""
-        indexed = load_index().release(package, version)
+    def requirements(self, package: str, version: str, *, extras: bool = False) -> tuple[str, ...]:
+        """Return what the metadata of a release requires, as published; the release index has few of the extras."""
+        indexed = None if extras else load_index().release(package, version)
         if indexed is not None:
             return indexed.requires
         files = self.files(package, version, METADATA_FILES)

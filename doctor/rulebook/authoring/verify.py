@@ -114,7 +114,7 @@ def shows(proof: Proof, version: str, releases: Releases) -> bool:
 def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
     package = proof.origin
     if proof.kind == METADATA:
-        return _required(proof.body, releases.requirements(package, version))
+        return _required(proof.body, releases.requirements(package, version, extras="extras" in proof.body))
     if proof.kind == LACKS:
         name = proof.body["name"]
         if name_record(package).has(name, version):
