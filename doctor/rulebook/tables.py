@@ -153,8 +153,8 @@ def _imports(key: RowKey, row: Mapping[str, Any]) -> Body:
         "references": [f"https://pypi.org/project/{name}/{version}/#files" for name, version in newest.items()],
         "when": {"any": cases},
     }
-    if "why" not in row:
-        body["why"] = _names(key, row)
+    shown = row.get("shown") or _names(key, row)
+    body["why"] = f"It imports these names at the top of a module, without a check: {shown}."
     if fixes:
         body["fix"] = [{"require": {package: span}, "when": _any_of(found)} for (package, span), found in fixes.items()]
     return body | {"tests": tests.found}
@@ -191,13 +191,13 @@ def _import_proofs(key: RowKey, row: Mapping[str, Any]) -> list[Body]:
 
 
 def _names(key: RowKey, row: Mapping[str, Any]) -> str:
-    """Return which names are imported and missing, as a sentence."""
+    """Return which names are imported and missing."""
     parts = [
         f"`{name}` ({key.caller} {span.words}; not in {key.callee} {' or '.join(one.lacking for one in missing)})"
         for name, span, missing, _ in _shown_names(row)
     ]
     more = f"; and {row['more']} more" if "more" in row else ""
-    return f"It imports these names at the top of a module, without a check: {'; '.join(parts)}{more}."
+    return f"{'; '.join(parts)}{more}"
 
 
 def _any_of(cases: Iterable[Body]) -> Body:
