@@ -101,8 +101,12 @@ class Releases:
         files = self.files(package, version, METADATA_FILES)
         if not files:
             raise DoctorError(f"`{package}=={version}` has no metadata")
-        lines = next(iter(files.values())).decode("utf-8", "replace").splitlines()
-        return tuple(line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: "))
+        path, content = next(iter(files.items()))
+        lines = content.decode("utf-8", "replace").splitlines()
+        found = tuple(line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: "))
+        if not found and path == "PKG-INFO":
+            raise DoctorError(f"only a build of `{package}=={version}` shows what it requires")
+        return found
 
 
 @functools.cache
