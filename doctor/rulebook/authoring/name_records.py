@@ -26,7 +26,7 @@ class NameRecord:
         """Say whether a release has `module.name`, by its module, by the module's names or by all names."""
         module, _, last = name.rpartition(".")
         at = self.releases.index(version)
-        if self._package == "transformers":  # modules of it take names from others when they are asked for
+        if self._package == "transformers":  # modules of it take names from others at their first use
             return self._has_anywhere(last, at)
         return (
             self._within("m", module, at)
