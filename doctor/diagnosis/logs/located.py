@@ -79,6 +79,8 @@ class Located:
     blame: Attribution
     places: tuple[Site, ...]
     exact: bool  # the place is the one of the frame
+    stated: str = ""  # what is wrong, where the message does not say it
+    fix: str = ""  # what to do, where the message proposes nothing
 
     @property
     def is_of_attention(self) -> bool:
@@ -178,7 +180,9 @@ def _looked_up(match: Match, blame: Attribution) -> Located | None:
         return None
     guard = f"{missing[1]} not in {table['table']}"
     site = Site(blame.package, _inside(frame.file), frame.function, guard, (), (), ((table["key"], missing[1]),), 0)
-    return Located(match, blame, (site,), exact=True)
+    stated = f"`{table['table']}` of {blame.package} has no entry {missing[1]}"
+    fix = f"give `{table['key']}` a value that `{table['table']}` has, or take a release that has this one"
+    return Located(match, blame, (site,), exact=True, stated=stated, fix=fix)
 
 
 def _value(match: Match, blame: Attribution) -> Located | None:
@@ -189,7 +193,11 @@ def _value(match: Match, blame: Attribution) -> Located | None:
         return None
     guard = f"{lacking['module']} has no `{lacking['name']}`"
     site = Site(blame.package, _inside(frame.file), frame.function, guard, (), (), (), 0)
-    return Located(match, blame, (site,), exact=True)
+    stated = (
+        f"`{frame.function}` of {blame.package} looks `{lacking['name']}` up in {lacking['module']}, which has none"
+    )
+    fix = f"give {blame.package} another value than `{lacking['name']}`"
+    return Located(match, blame, (site,), exact=True, stated=stated, fix=fix)
 
 
 def _called(match: Match, blame: Attribution, stack: Stack) -> Located | None:
@@ -224,7 +232,7 @@ def explained(item: Located) -> Explanation:
     site, match = item.places[0], item.match
     text = match.text.strip()
     function = f"`{site.function}`" if site.function else "the module"
-    message = f"{function} of {site.package} refuses this call: {_stated(text)}"
+    message = item.stated or f"{function} of {site.package} refuses this call: {_stated(text)}"
     return Explanation(
         cause=CAUSE,
         rule=None,
@@ -235,7 +243,7 @@ def explained(item: Located) -> Explanation:
         line=LogLine(match.line, text, match.rank),
         message=message,
         why=_why(item),
-        remedies=tuple(_proposed(match, site)),
+        remedies=(Remedy(note=item.fix),) if item.fix else tuple(_proposed(match, site)),
         reasons=tuple(_others(item)),
     )
 

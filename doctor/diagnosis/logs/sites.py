@@ -10,7 +10,7 @@ import json
 import lzma
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,16 @@ def sites_of(text: str, packages: Sequence[str] = ()) -> tuple[Site, ...]:
     line = text[:_LONGEST]
     found = [site for name in (packages or _packages()) for site in _matching(name, line)]
     most = max((site.fixed for site in found), default=0)
-    best = [site for site in found if site.fixed * 5 >= most * 4]
+    best = [replace(site, runs=_joined(site, found)) for site in found if site.fixed * 5 >= most * 4]
     return tuple(sorted(best, key=lambda site: (-site.fixed, site.package, site.file))[:_MOST])
+
+
+def _joined(site: Site, found: Sequence[Site]) -> tuple[tuple[int, int], ...]:
+    """Return the spans of releases in which a package has a message, wherever and under whichever condition."""
+    same = [other.runs for other in found if other.package == site.package and other.fixed == site.fixed]
+    held = {number for runs in same for first, last in runs for number in range(first, last + 1)}
+    firsts = sorted(number for number in held if number - 1 not in held)
+    return tuple(zip(firsts, sorted(number for number in held if number + 1 not in held), strict=True))
 
 
 def has(package: str) -> bool:

@@ -203,6 +203,31 @@ def test_a_condition_in_words(guard, words):
     assert in_words(guard) == words
 
 
+def test_a_table_without_an_entry_is_named(explain):
+    log = (
+        f'{HEAD}  File "{SITE}/transformers/models/llama/modeling_llama.py", line 83, in __init__\n'
+        "    rope_init_fn = ROPE_INIT_FUNCTIONS[self.rope_type]\nKeyError: 'longrope2'\n"
+    )
+    (first,) = answer(explain, log)["diagnosis"]
+    assert "`ROPE_INIT_FUNCTIONS` of transformers has no entry 'longrope2'" in first["message"]
+
+
+def test_a_message_that_another_condition_guards_in_newer_releases_has_not_gone(monkeypatch):
+    known = {
+        "releases": ["1.0", "2.0", "3.0"],
+        "files": ["a.py"],
+        "sites": [
+            ["attention takes no mask here", 0, "f", "mask is not None", "0-0"],
+            ["attention takes no mask here", 0, "f", "has_mask", "1-1"],
+        ],
+    }
+    monkeypatch.setattr(sites, "_record", lambda package: known)
+    sites._longest.cache_clear()
+    found = sites.sites_of("ValueError: attention takes no mask here", ("some-package",))
+    sites._longest.cache_clear()
+    assert {site.without for site in found} == {"from 3.0 on"}
+
+
 def test_the_record_holds_the_libraries_of_training_and_serving():
     names = "torch transformers vllm sglang trl peft accelerate diffusers xformers flash-attn transformer-engine"
     assert [name for name in names.split() if not sites.has(name)] == []
