@@ -14,7 +14,7 @@ from doctor.rulebook.resolver import FactResolver
 
 from .choose import Candidate, packages_of
 from .frames import Stack
-from .kinds import category_of
+from .kinds import category_of, is_compiled_fault
 from .names import NameHistory
 from .stated_ranges import stated
 
@@ -32,6 +32,8 @@ def explanation(
     message = _worded(str(message), groups, known)
     named = (_filled(name, groups) or "" for name in item.rule.packages)
     packages = tuple(dict.fromkeys(named)) or packages_of(item.rule)
+    if (failed := _failed(item, packages)) is not None:
+        packages, message = (failed, *packages), f"in {failed}: {message}"
     history = item.history
     message = history.sentence if history is not None and item.weight < 0 else message
     why = str(body.get("why") or "").strip()
@@ -69,6 +71,14 @@ def _as_required(line: str, packages: Sequence[str], remedies: tuple[Remedy, ...
         required,
         *(remedy for remedy in remedies if not (name in remedy.require or newest.search(remedy.call or ""))),
     )
+
+
+def _failed(item: Candidate, packages: Sequence[str]) -> str | None:
+    """Return the package whose kernel failed, where a rule speaks of the compiler or library that ran it."""
+    blame = item.blame
+    if not is_compiled_fault(item.match.text) or blame.package is None or blame.is_one_of(packages):
+        return None
+    return blame.package
 
 
 def _of_name(history: NameHistory, name: str | None) -> tuple[Remedy, ...]:

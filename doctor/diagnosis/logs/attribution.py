@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from doctor.model import TextEnum
 from doctor.util.traceback_frames import CELL, Frame
 
-from .frames import Stack
+from .frames import PLAIN, Stack
 from .scan import Match
 
 
@@ -55,13 +55,15 @@ _SYSTEM = re.compile(
 )
 _NATIVE = re.compile(r"[\w.:/\\+-]{3,300}\.(?:cuh?|cpp|cc|cxx|hpp|h|inl)\b")
 _THIRD_PARTY = re.compile(r"(?:third_?party|3rdparty|submodules)/([A-Za-z][\w.-]{2,40})/")
-_IMPORT = re.compile(r"^(?:import (?P<a>[\w.]+)|from (?P<b>[\w.]+) import )")
+_IMPORT = re.compile(r"^(?:import (?P<a>[\w.]+)|from (?P<b>[\w.]+) import (?P<name>\w+))")
 _CALL = re.compile(r"(?:^|[=(,\s.])(?P<module>[A-Za-z_]\w*)\.\w+\(")
 _OPERATOR = re.compile(r"torch\.ops\.(?P<space>\w+)\.")
 #: How compiled modules are called.
 _EXTENSION = re.compile(r"(?:_cuda|_gpu|_C|_ext|_kernels?|_lib|_cpp|_ops|_hip|_fwd|_bwd)$|^_\w+|cuda$")
 #: Files that start a kernel for the function before them.
 _LAUNCH = re.compile(r"(?:^|/)(?:triton|cutlass|nvidia_cutlass_dsl|numba|tilelang|tvm_ffi|cupy)/")
+#: Files of torch that wait for kernels, and raise what one of them did before.
+_REPORTS = re.compile(r"torch/(?:cuda/(?:__init__|streams|memory|graphs)|_tensor(?:_str)?)\.py$")
 _GENERATED = re.compile(r"torchinductor_|(?:^|/)torch/_inductor/")
 
 
@@ -106,7 +108,7 @@ def _of_source(match: Match, stack: Stack) -> Attribution | None:
 
 
 def _of_frames(match: Match, stack: Stack) -> Attribution | None:
-    frames = [frame for frame in match.frames if not frame.passes_on]
+    frames = [frame for frame in match.frames if not (frame.passes_on or _REPORTS.search(frame.file))]
     if not frames:
         return Attribution(Origin.JOB, None) if match.frame == CELL else None
     kernels = [frame for frame in frames if not _LAUNCH.search(frame.file)] or frames
@@ -125,7 +127,7 @@ def _of_frames(match: Match, stack: Stack) -> Attribution | None:
 def _owner_of(frame: Frame, stack: Stack, caller: str | None = None) -> Attribution | None:
     """Return the package that the file of a frame belongs to; None for a file of the job."""
     owner = stack.owner_of_file(frame.file)
-    if owner is not None:
+    if owner is not None and ("-packages" in frame.file or owner not in PLAIN):  # a folder of the job may be `kernels`
         return Attribution(Origin.STACK, owner, frame, caller)
     installed = _PACKAGES.search(frame.file)
     if installed is not None:
@@ -152,10 +154,11 @@ def _called(frame: Frame, stack: Stack) -> str | None:
     imported = _IMPORT.match(frame.code)
     if imported is not None:
         name = (imported["a"] or imported["b"]).partition(".")[0]
-        return name or None
+        own = imported["name"] or ""
+        return name or (own if _EXTENSION.search(own) else None)
     for found in _CALL.finditer(frame.code):
         name = found["module"]
-        if _EXTENSION.search(name) and name not in ("self", "torch", "_C"):
+        if _EXTENSION.search(name) and name not in ("self", "torch", "cuda", "_C"):
             return name
     return None
 
@@ -168,7 +171,8 @@ def _made(stack: Stack, name: str, frame: Frame | None, caller: str | None = Non
     if known is not None:
         return Attribution(Origin.STACK, known, frame, caller)
     installed = frame is not None and _PACKAGES.search(frame.file) is not None
-    return Attribution(Origin.INSTALLED if installed else Origin.EXTENSION, name.replace("_", "-"), frame, caller)
+    own = name.strip("_").replace("_", "-")
+    return Attribution(Origin.INSTALLED if installed else Origin.EXTENSION, own, frame, caller)
 
 
 def _last(match: Match) -> Frame | None:

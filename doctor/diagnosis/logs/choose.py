@@ -190,7 +190,8 @@ def _owner(
     default: str | None,
 ) -> str | None:
     """Return the package that a rule for any package speaks of; `default`: its name for one outside the stack."""
-    if blame.package is not None and is_compiled_fault(match.text):
+    fault = is_compiled_fault(match.text)
+    if fault and (blame.package is not None or (blame.origin == Origin.JOB and default is None)):
         return blame.package
     owner = stack.owner(groups["package"]) if "package" in groups else _code_of(match, stack)
     of_class = class_owner(match.text) if rule.category in _OF_NAMES else None
@@ -225,7 +226,9 @@ def _is_named(names: Sequence[str], match: Match, stack: Stack) -> bool:
     others = {name for name in names if name != "torch"}
     words = re.findall(r"[A-Za-z]\w+", match.text)
     line = plain(match.text)
-    return any(plain(name) in line for name in others) or any(stack.owner(word) in others for word in words)
+    if stack.named(match.text) in others or any(plain(name) in line for name in others):
+        return True
+    return any(stack.owner(word) in others for word in words)
 
 
 def _is_called(names: Sequence[str], match: Match, stack: Stack) -> bool:

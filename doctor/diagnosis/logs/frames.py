@@ -23,7 +23,7 @@ _SPOKEN = {
     "flash_attn": re.compile(r"(?i)\bflash[ _-]?att(?:n|ention)|\bfa[234]\b"),
 }
 #: Names of packages that are words of the language, too.
-_PLAIN = frozenset(
+PLAIN = frozenset(
     [
         "kernels",
         "datasets",
@@ -101,7 +101,7 @@ class Stack:
     def named(self, text: str) -> str | None:
         """Return the distribution that a line without any frame speaks of; torch only where it names no other."""
         names = [*(name for name, words in _SPOKEN.items() if words.search(text)), *_WORD.findall(text)]
-        owners = [owner for name in names if name.lower() not in _PLAIN and (owner := self.owner(name)) is not None]
+        owners = [owner for name in names if name.lower() not in PLAIN and (owner := self.owner(name)) is not None]
         return next((owner for owner in owners if owner != "torch"), owners[0] if owners else None)
 
     def printer(self, text: str) -> str | None:

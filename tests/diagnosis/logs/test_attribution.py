@@ -46,6 +46,7 @@ def test_compiled_code_that_fails_is_named(explain, error, frames, package):
     ("frames", "package"),
     [
         (frame("/srv/train.py", "import window_attn_ops", "<module>"), "window-attn-ops"),
+        (frame("/srv/my_pkg/__init__.py", "from . import _tree_attn_cuda", "<module>"), "tree-attn-cuda"),
         (frame(f"{SITE}/spconv/core.py", "from spconv import core_cc", "<module>"), "spconv"),
     ],
 )
@@ -104,6 +105,30 @@ def test_a_rule_of_another_package_gives_way_to_the_one_of_the_frames(explain):
 )
 def test_messages_that_rules_of_other_failures_took(explain, line, rule):
     assert rule not in [item["rule"] for item in answer(explain, line)["diagnosis"]]
+
+
+RESOURCES = "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131074, Limit: 101376."
+
+
+def test_code_of_the_job_may_speak_of_a_package(explain):
+    error = "AssertionError: Flash Attention is not available, but is needed for dense attention"
+    frames = frame("/root/modules/transformers_modules/m/modeling_m.py", "assert is_flash_attention_available")
+    assert answer(explain, HEAD + frames + error)["diagnosis"][0]["packages"] == ["flash-attn"]
+
+
+def test_a_kernel_that_triton_launches_is_of_the_package_that_wrote_it(explain):
+    launch = frame(f"{SITE}/triton/compiler/compiler.py", "raise OutOfResources(", "_init_handles")
+    frames = frame(f"{SITE}/fla/ops/gla/chunk.py", "chunk_gla_fwd[grid](q)") + launch
+    first = answer(explain, HEAD + frames + RESOURCES)["diagnosis"][0]
+    assert first["packages"][0] == "flash-linear-attention" and "triton" in first["packages"]
+    own = frame("/srv/kernels/window.py", "_fwd[grid](q, k, v)") + launch
+    assert answer(explain, HEAD + own + RESOURCES)["diagnosis"][0]["packages"][0] == "triton"
+
+
+def test_a_call_that_waits_for_kernels_is_not_the_one_that_failed(explain):
+    frames = frame("/srv/train.py", "torch.cuda.synchronize()", "<module>")
+    frames += frame(f"{SITE}/torch/cuda/__init__.py", "return torch._C._cuda_synchronize()", "synchronize")
+    assert answer(explain, HEAD + frames + BAD_ACCESS)["diagnosis"] == []
 
 
 TWO = """\
