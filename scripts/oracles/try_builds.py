@@ -82,7 +82,7 @@ def really(python: Path, project: Path, backend: str, paths: str, environ: Mappi
     if ended.returncode == 0:
         return "ok"
     matches = [match for line in ended.stderr.splitlines() if (match := _ENDS.match(line.strip()))]
-    return shown(matches[-1][1], matches[-1][2] or "") if matches else f"exit {ended.returncode}"
+    return shown(matches[-1][1], matches[-1][2] or "") if matches else "SystemExit"
 
 
 def shown(kind: str, message: str) -> str:
