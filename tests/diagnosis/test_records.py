@@ -34,7 +34,7 @@ def test_a_release_on_record_is_ok_and_the_date_is_named(tmp_path):
     assert json.loads(render(report, "json"))["rulebook"]["records"] == load_index().refreshed
 
 
-@pytest.mark.parametrize("label", ["", "+cu130"])
+@pytest.mark.parametrize("label", ["", "+cu128"])
 def test_a_release_after_the_records_is_named_and_is_no_plain_ok(tmp_path, label):
     newest = load_index().newest["deepspeed"]
     report = report_of(tmp_path, **{"deepspeed.version": f"99.1{label}"})
