@@ -10,7 +10,13 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-COMPILE = "from doctor.rulebook.cache import write_shipped; write_shipped()"
+COMPILE = """
+from doctor.facts.libraries.load import write_shipped as write_libraries
+from doctor.rulebook.cache import write_shipped
+
+write_libraries()
+write_shipped()
+"""
 
 
 class BuildWithRules(build_py):

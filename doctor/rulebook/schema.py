@@ -12,6 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.record import OPTION_KINDS, READING_KINDS
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
 from doctor.util.reading import read_text
@@ -433,7 +434,31 @@ def check_library(shape: Shape, content: Any) -> None:
         "call": texts, "facts": facts, "arguments": shape.values(text, fact_keys), "positional": texts,
         "values": shape.values(text, shape.values(text, some_facts)), "rank": shape.integer, "options": text,
     }  # fmt: skip
+
+    def patterns(value: Any, at: At) -> None:
+        shape.items(pattern)(value, at)
+
+    def option_kind(value: Any, at: At) -> None:
+        if not isinstance(value, dict):
+            shape.choice(OPTION_KINDS)(value, at)
+
+    options = shape.values(text, shape.values(lambda word, at: shape.fact_key(f"workload.{word}", at), option_kind))
+    reading: dict[str, Check] = {
+        "kind": shape.choice(READING_KINDS), "word": text, "options": texts, "value": _anything, "named": text,
+        "given": texts, "without": texts, "four_bit": texts, "words": _anything, "pattern": pattern,
+        "assumed": shape.boolean,
+    }  # fmt: skip
+    trainer: dict[str, Check] = {
+        "id": text, "title": text, "framework": text, "trainer": text, "general": shape.boolean,
+        "config": lambda value, at: shape.mapping(value, at, {"all": texts, "any": texts}, ("any",)),
+        "config_option": text, "programs": shape.values(text, texts), "modules": patterns, "scripts": patterns,
+        "launchers": texts, "launcher_option": text, "script": pattern, "script_options": shape.items(texts),
+        "reads_config_of_scripts": shape.boolean, "takes_assignments": shape.boolean,
+        "needs": shape.values(text, texts), "alone": options, "options": options,
+        "readings": shape.items(lambda value, at: shape.mapping(value, at, reading, ("kind",))),
+    }  # fmt: skip
     checks: dict[str, Check] = {
+        "trainers": shape.items(lambda value, at: shape.mapping(value, at, trainer, ("id", "title"))),
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
         "distributions": lambda value, at: None if value == [] else names(value, at), "seldom": names,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from doctor.facts.libraries.record import OptionTable, OtherWord
 from doctor.facts.vocabulary import SPELLINGS
 
 #: How trainers spell the dtype of weights and autocast, which is never FP8.
@@ -29,21 +30,18 @@ class Statement(NamedTuple):
     assumed: bool = False  # the usual case of a job with this option
 
 
-class Row(NamedTuple):
-    """How one option reads: the word, and its kind or the words for its values."""
-
-    word: str
-    kind: str | Mapping[str, Any]  # `text`, `integer`, `flag`
-
-
 class Options:
-    """Options by name; a value of another kind than the trainer takes states nothing, as the trainer reports it."""
+    """Options by name, `table.option` inside a table of the config.
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    A value of another kind than the trainer takes states nothing: the trainer reports it.
+    """
+
+    def __init__(self, given: Mapping[str, Any], script: str = "") -> None:
+        self.script = script  # the command or script that has the options
         self._given = {str(name).replace("-", "_"): value for name, value in given.items()}
 
     def __contains__(self, name: str) -> bool:
-        return self._given.get(name) is not None
+        return self.value(name) is not None
 
     def named(self, *names: str) -> str | None:
         """Return the first of the names that is given."""
@@ -51,7 +49,11 @@ class Options:
 
     def value(self, name: str) -> Any:
         """Return the value as it was written; None where the option is not given."""
-        return self._given.get(name)
+        if name in self._given or "." not in name:
+            return self._given.get(name)
+        table, _, rest = name.partition(".")
+        inner = self.mapping(table)
+        return None if inner is None else Options(inner).value(rest)
 
     def flag(self, name: str) -> bool | None:
         """Return a switch; a bare `--name` is true, None for another kind of value."""
@@ -87,7 +89,7 @@ class Options:
         return value if isinstance(value, dict) else None
 
 
-def stated(options: Options, rows: Mapping[str, Row]) -> Iterator[Statement]:
+def stated(options: Options, rows: OptionTable) -> Iterator[Statement]:
     """Yield what each given option says by itself."""
     for name, (word, kind) in rows.items():
         if name not in options:
@@ -100,11 +102,15 @@ def stated(options: Options, rows: Mapping[str, Row]) -> Iterator[Statement]:
             text = str(options.value(name))
             of_hub = "/" in text and word == "attn_implementation"  # the repository of a kernel
             found = kind.get(text.lower(), text if of_hub else None)
+        elif kind == "dtype":
+            found = DTYPES.get((options.text(name) or "").lower())
         elif kind == "integer":
             found = options.integer(name)
         elif kind == "flag":
             found = options.flag(name)
         else:
             found = options.text(name)
-        if found is not None:
+        if isinstance(found, OtherWord):
+            yield Statement(found.word, found.value, name)
+        elif found is not None:
             yield Statement(word, found, name)

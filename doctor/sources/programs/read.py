@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
-from doctor.facts.training.recipes import TRAINERS, recipe_statements
+from doctor.facts.libraries.load import libraries
+from doctor.facts.training.recipes import recipe_statements
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact, Facts
 from doctor.sources.attention_options import joined, not_understood
@@ -116,10 +117,11 @@ def _unread(call: Call, names: Names, table: CallTable, path: Path) -> Iterator[
 
 def _of_options(trainer: str, given: Mapping[str, Value], line: int, rank: int, call: str) -> Iterator[_Said]:
     """Yield what the arguments say that are options of a trainer: `SFTConfig(packing=True)`."""
-    if trainer not in TRAINERS:
+    kind = libraries().trainers.get(trainer)
+    if kind is None:
         return
     options = {name: plain(value.value) for name, value in given.items() if value.known}
-    for item in recipe_statements(trainer, options, lambda name: None):
+    for item in recipe_statements(kind, options, lambda name: None):
         value = given.get(item.option)
         assumed = item.assumed or (value is not None and value.assumed)
         words = f"{call}({item.option})" if item.option in given else call
