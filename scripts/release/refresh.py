@@ -51,7 +51,7 @@ TABLES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("refresh_names.py", (), False),
     ("refresh_imports.py", ("--cache",), True),
     ("refresh_declared.py", ("--cache",), True),
-    ("refresh_checked.py", ("--cache",), True),
+    ("refresh_checked.py", (), True),
     ("refresh_api_history.py", ("--cache",), False),
     ("refresh_pins.py", (), False),
 )

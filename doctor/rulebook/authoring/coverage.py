@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from packaging.version import Version
 
 from doctor.rulebook.proofs import IMPORT, NO_FILE, NOT_SHOWN, PROVEN, STATED, Proof, Record, proofs_of, record_of
 from doctor.rulebook.schema import Source
+from doctor.rulebook.tables import TABLES
 
 from .lint import bounds_by_distribution
 
@@ -93,3 +95,8 @@ def proven_bounds(proof: Proof, record: Record) -> set[Version]:
         return {bound for bound, one, other in sides if one and other and shown[one] != shown[other]}
     versions = [Version(text) for text in record.checked]
     return {bound for bound in proof.bounds if min(versions) < bound <= max(versions)}
+
+
+def is_generated(path: Path) -> bool:
+    """Whether a script writes the rules of a file from the releases that they are about: the rows of a table."""
+    return path.parent.name == TABLES
