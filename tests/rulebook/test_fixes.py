@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,7 +25,7 @@ from doctor.rulebook.evaluate import filled_alternatives, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.rulebook.schema import read_source
+from doctor.rulebook.schema import read_sources
 
 FOLDERS = sorted({path.parent.name for path in rulebook_paths()})
 #: Facts that no fix changes by itself; all others are read from the packages, or measured with them.
@@ -105,11 +104,12 @@ def changed(given: Mapping[str, Any], way: Remedy, chosen: Mapping[str, str]) ->
 
 def trials(folder: str) -> Iterator[tuple[str, list[Trial]]]:
     """The trials of each fix of a folder's rules, with its name."""
-    for path in rulebook_paths():
-        rule = rulebook().rules.get(path.stem) if path.parent.name == folder else None
+    sources = [source for path in rulebook_paths() if path.parent.name == folder for source in read_sources(path)]
+    for source in sources:
+        rule = rulebook().rules.get(source.content.get("id", ""))
         if rule is None or "when" not in rule.body or not rule.alternatives:
             continue
-        for test in in_file_tests(read_source(Path(path))):
+        for test in in_file_tests(source):
             if test.expect != "fires" or "9999" in test.given.values():  # 9999 tests a bound without an end
                 continue
             before, _ = know(rulebook(), facts_of(test.given))
