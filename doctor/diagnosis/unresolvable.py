@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Finding, Severity
-from doctor.packages.requirements import named_release
+from doctor.packages.specifiers import named_release
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook

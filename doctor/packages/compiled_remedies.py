@@ -12,8 +12,8 @@ from doctor.model import ABSENT
 from .compiled_fit import CompiledFit, Wanted, fit_of
 from .compiled_records import load_compiled_records
 from .records import PackageRecord
-from .requirements import admits
 from .source_build import SourceBuild
+from .specifiers import admits
 
 _MOST = 2
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-from doctor.facts.versions import split_clauses
-from doctor.facts.vocabulary import parse_version
 
 from .platform import Platform
+from .specifiers import admits as admits
+from .specifiers import is_excessive
+from .specifiers import named_release as named_release
+from .specifiers import specifier as specifier
 
 
 @functools.lru_cache(maxsize=65536)
@@ -23,25 +23,16 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-#: `packaging` reads recursively, and Python refuses numbers of more than 4,300 digits: such a text is no requirement.
-_LONGEST, _DEEPEST = 16_384, 64
-_LONG_NUMBER = re.compile(r"[0-9]{128}")
-
-
-def _is_excessive(text: str) -> bool:
-    return len(text) > _LONGEST or text.count("(") > _DEEPEST or _LONG_NUMBER.search(text) is not None
-
-
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement; InvalidRequirement where it is none, or nested or long beyond reason."""
-    if _is_excessive(text):
+    if is_excessive(text):
         raise InvalidRequirement("too long, or nested too deeply")
     return Requirement(text)
 
 
 def parse_marker(text: str) -> Marker:
     """Parse an environment marker; InvalidMarker where it is none, or nested or long beyond reason."""
-    if _is_excessive(text):
+    if is_excessive(text):
         raise InvalidMarker("too long, or nested too deeply")
     return Marker(text)
 
@@ -58,20 +49,6 @@ def marker_holds(marker: Marker, values: Mapping[str, str]) -> bool | None:
 def requirement(text: str) -> Requirement:
     """Parse a requirement once; InvalidRequirement where it is none."""
     return parse_requirement(text)
-
-
-@functools.lru_cache(maxsize=65536)
-def specifier(text: str) -> SpecifierSet:
-    """Parse a version range; InvalidSpecifier where it is none."""
-    if _is_excessive(text):
-        raise InvalidSpecifier("too long")
-    return SpecifierSet(text)
-
-
-@functools.lru_cache(maxsize=262144)
-def admits(range_text: str, version: str) -> bool:
-    """Return whether the version is in the range; pre-releases count."""
-    return not range_text or specifier(range_text).contains(parse_version(version), prereleases=True)
 
 
 class Need(NamedTuple):
@@ -103,11 +80,3 @@ def _need(text: str, platform: Platform, extras: frozenset[str]) -> Need | None:
     clauses = list(parsed.specifier)
     exact = len(clauses) == 1 and clauses[0].operator in ("==", "===") and not clauses[0].version.endswith(".*")
     return Need(normalized(parsed.name), str(parsed.specifier), clauses[0].version if exact else None)
-
-
-def named_release(wanted: str) -> str | None:
-    """Return the lowest release that a range names and admits: a lower bound, else an upper one."""
-    bounds = [(operator, bound) for operator, bound in split_clauses(wanted) if operator in (">=", "~=", "<=", "==")]
-    bounds.sort(key=lambda item: item[0] == "<=")
-    texts = (bound.removesuffix(".*") for _, bound in bounds if not bound.startswith("="))
-    return next((text for text in texts if admits(wanted, text)), None)
