@@ -57,6 +57,7 @@ EXAMPLES: Mapping[str, str] = {
     "distributions.duplicates": "torch",
     "target.path": "/opt/venv/bin/python",
     "declared.wheels": "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl",
+    "declared.isolated": "flash-attn",
     "declared.overridden": "nvidia-cudnn-cu12",
     "declared.elsewhere": "torch",
     "ranks.nccl_differs": "rank 3: 2.21.5, others: 2.23.4",

@@ -131,9 +131,16 @@ MET: dict[str, Case] = {
     "`attn-doctor check {}` reads what it states of the job, next to other files": Case(
         "check --requirements train.py", "check train.py --facts facts.yaml"
     ),
+    "`attn-doctor wheels FILE.whl` reads one; once it is installed, `attn-doctor check` reads its files": Case(
+        "wheels no-such-package --facts facts.yaml", f"check {INCIDENT} --no-run"
+    ),
 }  # fmt: skip
 #: A hint that is not met here -> why.
 NOT_MET = {
+    "clone it with its tags, and name its folder with `--clones`": "tests/rulebook/test_proofs.py",
+    "`--site-packages`, `--facts` and `--requirements` read files and start no process": (
+        "this system has process groups: tests/cli/test_without_posix.py"
+    ),
     "name one: `--write FILE`": "of the Python interface; `fix` asks for the file itself",
     "name one with `--python PATH`": "no target without an interpreter reaches it from the command line",
     "name it with `--python PATH`": "installs packages: tests/apply",
