@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ class BuildWithRules(build_py):
 
     def run(self) -> None:
         """Build; an editable install compiles nothing, since its rules change."""
+        if not self.editable_mode:  # of an earlier build: a rule that was removed since then
+            shutil.rmtree(Path(self.build_lib, "doctor"), ignore_errors=True)
         super().run()
         if not self.editable_mode:
             package = str(Path(self.build_lib).resolve())
