@@ -64,7 +64,8 @@ IRRELEVANT: Mapping[str, tuple[str, ...]] = {
     "it says where a length comes from": ("seq_len_assumed",),
     "it is about what is around the attention call": (
         "rope_parameters", "finetuning", "trainer", "training_method", "gradient_accumulation_steps", "liger_kernel",
-        "cross_entropy_fusion", "quantization", "pipeline_parallel_size", "expert_parallel_size", "sharding",
+        "cross_entropy_fusion", "quantization", "optimizer_offload", "pipeline_parallel_size",
+        "expert_parallel_size", "sharding",
     ),
     "the backward pass repeats the same call": ("gradient_checkpointing", "fsdp_activation_checkpointing"),
     "it is about another attention of the model, which is a workload of its own": (
@@ -97,6 +98,7 @@ NOT_CARRIED: Mapping[str, tuple[str, ...]] = {
     "no program computes this kind of attention": (
         "sinks", "mla_sparse", "dual_chunk", "attention_type", "multimodal_prefix_bidirectional", "non_causal",
     ),
+    "no reader knows what these options do": ("not_understood",),
     "no program divides the sequence in this way": ("sequence_parallel",),
     "its ranks do not divide the heads": ("tensor_parallel_size",),
     "no program runs this attention of Megatron": ("attention_backend",),

@@ -261,7 +261,7 @@ def numbered_fixes(page: Page, report: Report, *, commands_of_all: bool = False)
     """Write the fixes, the first with its commands; the others with theirs where they are short."""
     fixes = report.fixes
     hidden = not commands_of_all and any(_hides_commands(fix) for fix in fixes[1:])
-    more = "pick one; `attn-doctor fix` with the same options shows the commands of all" if hidden else "pick one"
+    more = "pick one; `attn-doctor fix` with the same options shows all commands" if hidden else "pick one"
     page.line("Fix" if len(fixes) == 1 else f"Fix ({more})", "label", lead=len("Fix"))
     for number, fix in enumerate(fixes, 1):
         risky = "" if fix.safe else str(fix.safety)

@@ -29,6 +29,7 @@ from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
 from doctor.util.cache_file import cache_folder, open_cache, write_cache, write_data
+from doctor.util.open_flags import FOLDER
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
@@ -76,7 +77,7 @@ def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
     skipped = (".",) if explaining else (".", EXPLAINS_ONLY)
     start = os.path.join(folder, "")  # noqa: PTH118 - thousands of files: a Path takes longer than reading its state
     # The state of a file takes a third less time by its name in an open folder than by its whole path.
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if os.scandir in os.supports_fd else None
+    here = os.open(folder, os.O_RDONLY | FOLDER) if os.scandir in os.supports_fd else None
     try:
         with os.scandir(folder if here is None else here) as entries:
             for entry in entries:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .redact import shortened
+
 HOLE = "\0"  # in a template: before and after the expression of a formatted part
 LONGEST = 260  # characters of a template that are kept
 LONGEST_GUARD = 160
@@ -50,7 +52,7 @@ def _walk(body: Iterable[ast.stmt], function: str, guards: tuple[str, ...]) -> I
             case ast.Raise(exc=ast.Call(args=[message, *_])):
                 yield _made(item, template_of(message), function, guards)
             case ast.Raise(exc=error) if error is not None:
-                yield _made(item, f"{HOLE}{shown(error)[:60]}{HOLE}", function, guards)
+                yield _made(item, f"{HOLE}{shortened(shown(error), 60, '')}{HOLE}", function, guards)
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[*_, test, ast.Lambda(body=message)])) if (
                 name.startswith("_check")
             ):
@@ -84,6 +86,11 @@ def _made(item: ast.stmt, template: str, function: str, guards: tuple[str, ...])
     return Site(kept, function, guard[:LONGEST_GUARD], item.lineno, item.end_lineno or item.lineno)
 
 
+def _hole(node: ast.expr) -> str:
+    """Return the place of a part that only a run knows, with the start of its code."""
+    return f"{HOLE}{shortened(shown(node), 60, '')}{HOLE}"
+
+
 def template_of(message: ast.expr) -> str:
     """Return the text of a message, with the expressions of formatted parts between marks."""
     match message:
@@ -92,7 +99,7 @@ def template_of(message: ast.expr) -> str:
         case ast.JoinedStr(values=values):
             return "".join(template_of(value) for value in values)
         case ast.FormattedValue(value=value):
-            return f"{HOLE}{shown(value)[:60]}{HOLE}"
+            return f"{HOLE}{shortened(shown(value), 60, '')}{HOLE}"
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return template_of(left) + template_of(right)
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
@@ -106,7 +113,7 @@ def template_of(message: ast.expr) -> str:
         case ast.Tuple(elts=[first, *_]):
             return template_of(first)
         case _:
-            return f"{HOLE}{shown(message)[:60]}{HOLE}"
+            return f"{HOLE}{shortened(shown(message), 60, '')}{HOLE}"
 
 
 def shown(test: ast.expr) -> str:

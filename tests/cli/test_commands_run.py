@@ -16,12 +16,14 @@ FILES = {
     "/mnt/image/usr/lib/python3.12/site-packages": "image", "/dev/stdin": "list.txt",
     "FILE": "requirements.txt", "FILE.whl": WHEEL,
     "A": "node-a.json", "B": "node-b.json", "LOG": "train.log", "WORD": "head_dim", "IMAGE": "image:tag",
-    "PATH": "our-rules",
+    "PATH": "our-rules", ".venv": "venv", "run.sh": "train.sh", "model/config.json": "config.json",
+    "snapshot.json": "node-a.json", "axolotl.yaml": "axolotl.yml",
 }  # fmt: skip
 #: A command with another meaning of such a word -> its file.
 ALSO = {
     "attn-doctor snapshot -o FILE": {"FILE": "facts-of-this-node.json"},
     "attn-doctor check --format NAME": {"NAME": "json"},
+    "attn-doctor check PATH": {"PATH": "requirements.txt"},
     "attn-doctor schema NAME": {"NAME": "facts"},
     "attn-doctor rules test rules/NAME": {"rules/NAME": "our-rules"},
 }

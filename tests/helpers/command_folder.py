@@ -75,6 +75,7 @@ def prepare(folder: Path) -> None:
         "train.sh": (declared / "train.sbatch").read_text(encoding="utf-8"),
         "train.sbatch": (declared / "train.sbatch").read_text(encoding="utf-8"),
         "Dockerfile": "FROM python:3.11\nRUN pip install torch==2.6.0 flash-attn==2.7.4.post1\n",
+        "serve.sh": "vllm serve org/model --dtype bfloat16\n",
         "requirements.txt": "torch==2.6.0\nflash-attn==2.7.4.post1\n",
         "our-rules/library.yaml": "name: acme\ntitle: Acme\nreferences: [https://example.org/acme]\n",
         "our-rules/ACME001.yaml": RULE,

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from doctor.model import Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
 from doctor.util.raise_sites import raised_in
+from doctor.util.redact import shortened
 from doctor.util.traceback_frames import Frame
 
 from . import sites
@@ -317,4 +318,4 @@ def _proposed(match: Match, site: Site) -> Iterator[Remedy]:
     if not notes and site.guard:
         yield Remedy(note=f"change the call so that this no longer holds: {in_words(site.guard)}")
     elif not notes and _SHOULD.search(text):
-        yield Remedy(note=f"change the call as the message states: {_stated(match.text)[:200]}")
+        yield Remedy(note=f"change the call as the message states: {shortened(_stated(match.text), 200)}")

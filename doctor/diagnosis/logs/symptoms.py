@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from doctor.model import Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
+from doctor.util.redact import shortened
 
 from .pattern import Pattern
 from .scan import Match
@@ -101,7 +102,7 @@ def not_finite(matches: Mapping[str, Sequence[Match]]) -> tuple[str, ...]:
         return ()
     first = lines[0]
     return (
-        f"the training gives NaN from line {first.line} on: {first.text.strip()[:160]}",
+        f"the training gives NaN from line {first.line} on: {shortened(first.text.strip(), 160)}",
         "`torch.autograd.set_detect_anomaly(True)` names the first operation that gives NaN; `attn-doctor check --run` "
         "compares each attention backend with a reference; a row of a mask that is all False gives NaN",
     )
