@@ -150,7 +150,7 @@ def _candidate(
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     blame = attributed(match, stack)
-    foreign = not holds and _is_foreign(rule, signature, match, blame, stack)
+    foreign = not holds and _is_foreign(rule, match, blame, stack, weight < 0 or not signature.conditions)
     if foreign is None:
         return None
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
@@ -199,13 +199,15 @@ def _owner(
     return found or (default and groups.get("package", _spoken_of(match, stack) or default).replace("_", "-"))
 
 
-def _is_foreign(rule: LogRule, signature: Signature, match: Match, blame: Attribution, stack: Stack) -> bool | None:
-    """Return whether a rule names other packages than the one that failed; None where it cannot be the cause."""
+def _is_foreign(rule: LogRule, match: Match, blame: Attribution, stack: Stack, vague: bool) -> bool | None:
+    """Return whether a rule names other packages than the one that failed; None where it cannot be the cause.
+
+    vague: no line around the message shows what the code of the job does, or such lines are of many causes.
+    """
     if is_compiled_fault(match.text):
         return None if _blames_another(rule, match, blame, stack) else False
     if blame.origin == Origin.JOB:
-        vague = rule.explains_only and not signature.conditions  # lines around it show what the code of the job does
-        return None if vague and _is_of_job(rule, match, stack) else _is_value(match)
+        return None if vague and rule.explains_only and _is_of_job(rule, match, stack) else _is_value(match)
     return _is_value(match) or (blame.origin == Origin.STACK and _blames_another(rule, match, blame, stack))
 
 
