@@ -218,7 +218,7 @@ def test_a_disk_that_is_full_costs_the_journal_alone(sweep):
     size = (sweep.folder / "journal").stat().st_size
     # A limit on the size of files is the disk that is full, for a test that may not mount one.
     full = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    full += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size - 500}, {size - 500}))\n"
+    full += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size * 3 // 4}, {size * 3 // 4}))\n"
     done = subprocess.run(
         [sys.executable, "-c", full + HOST, str(sweep.programs), "--journal", str(sweep.folder / "other"), "--format",
          "json", "--cases", "6"],
