@@ -37,7 +37,6 @@ class WheelLabel(NamedTuple):
     later: bool = False  # later releases fit too
     container: str = ""  # 25.08: the release of NVIDIA's container whose torch it was built with
     cuda_major: int | None = None
-    cuda_minor: int | None = None
     cxx11_abi: bool | None = None
 
     @property
@@ -70,7 +69,6 @@ def parse_label(version: str) -> WheelLabel:
         later=bool(found and found["later"]),
         container=container,
         cuda_major=cuda[0],
-        cuda_minor=cuda[1],
         cxx11_abi=None if abi is None else abi[1] == "true",
     )
 

@@ -97,12 +97,6 @@ def _rows(shape: Shape, content: dict[str, Any]) -> list[Source]:
     return found
 
 
-def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
-    """Return the one rule or library in a file: (library | rule, library name, path, content)."""
-    source = read_source(path)
-    return source.kind, source.library, source.path, source.content
-
-
 def read_source(path: Path) -> Source:
     """Return the one rule or library in a file, with the lines of its parts."""
     first, *more = read_sources(path)

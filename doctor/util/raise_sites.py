@@ -52,7 +52,7 @@ def _walk(body: Iterable[ast.stmt], function: str, guards: tuple[str, ...]) -> I
             case ast.Raise(exc=ast.Call(args=[message, *_])):
                 yield _made(item, template_of(message), function, guards)
             case ast.Raise(exc=error) if error is not None:
-                yield _made(item, f"{HOLE}{shortened(shown(error), 60, '')}{HOLE}", function, guards)
+                yield _made(item, _hole(error), function, guards)
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[*_, test, ast.Lambda(body=message)])) if (
                 name.startswith("_check")
             ):
@@ -99,7 +99,7 @@ def template_of(message: ast.expr) -> str:
         case ast.JoinedStr(values=values):
             return "".join(template_of(value) for value in values)
         case ast.FormattedValue(value=value):
-            return f"{HOLE}{shortened(shown(value), 60, '')}{HOLE}"
+            return _hole(value)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return template_of(left) + template_of(right)
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
@@ -113,7 +113,7 @@ def template_of(message: ast.expr) -> str:
         case ast.Tuple(elts=[first, *_]):
             return template_of(first)
         case _:
-            return f"{HOLE}{shortened(shown(message), 60, '')}{HOLE}"
+            return _hole(message)
 
 
 def shown(test: ast.expr) -> str:

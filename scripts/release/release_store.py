@@ -88,10 +88,6 @@ class Store:
         """Return the content with a digest."""
         return zlib.decompress(self._base.execute("select content from blob where digest = ?", (digest,)).fetchone()[0])
 
-    def digests(self) -> list[str]:
-        """Return every digest."""
-        return [row[0] for row in self._base.execute("select digest from blob")]
-
 
 def digest_of(content: bytes) -> str:
     """Return a short name of a content."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.rulebook.schema import read_file, read_source
+from doctor.rulebook.schema import read_source
 
 RULE = """\
 id: T001
@@ -61,7 +61,7 @@ def told(tmp_path, text, name="T001.yaml"):
     path = tmp_path / name
     path.write_text(text)
     try:
-        read_file(path)
+        read_source(path)
     except DoctorError as problem:
         place, line, message = re.fullmatch(r"(.*?):(\d+): (.*)", problem.message).groups()
         assert place == str(path)
@@ -71,8 +71,8 @@ def told(tmp_path, text, name="T001.yaml"):
 
 def test_what_is_sound_is_read_as_text(tmp_path):
     (tmp_path / "T001.yaml").write_text(RULE)
-    kind, library, _, content = read_file(tmp_path / "T001.yaml")
-    assert (kind, library, content["when"]["torch.version"]) == ("rule", tmp_path.name, "<2.6")
+    found = read_source(tmp_path / "T001.yaml")
+    assert (found.kind, found.library, found.content["when"]["torch.version"]) == ("rule", tmp_path.name, "<2.6")
     assert told(tmp_path, LIBRARY, "library.yaml") is None
     assert read_source(tmp_path / "library.yaml").library == "lib"
 
@@ -181,7 +181,7 @@ def test_any_value_under_any_key_is_read_or_reported(tmp_path_factory, file, dat
     path = tmp_path_factory.getbasetemp() / name
     path.write_text(yaml.safe_dump(content))
     try:
-        read_file(path)
+        read_source(path)
     except DoctorError as problem:
         assert problem.message.startswith(f"{path}:")
 

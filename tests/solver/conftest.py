@@ -11,7 +11,7 @@ import pytest
 
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import read_file
+from doctor.rulebook.schema import read_source
 from tests.helpers.rulebook import builtin_rulebook
 
 
@@ -27,12 +27,13 @@ def own_rules(tmp_path: Path) -> Callable[..., Rulebook]:
                      "references": ["https://example.org"], "message": name, **body}  # fmt: skip
             stated = {key: value for key, value in whole.items() if value is not None}
             (folder / f"{name}.yaml").write_text(json.dumps(stated))
-        bodies = [read_file(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
+        sources = [read_source(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
         prefixes = {library.prefix: name for name, library in builtin_rulebook().libraries.items() if library.prefix}
         own = {}
-        for _, _, path, body in bodies:  # a rule about a backend belongs to the backend's library
+        for source in sources:  # a rule about a backend belongs to the backend's library
+            body = source.content
             library = prefixes.get(str(body.get("disables", "")).partition(".")[0], "own")
-            own[body["id"]] = Rule(body["id"], library, body, path)
+            own[body["id"]] = Rule(body["id"], library, body, source.path)
         return Rulebook(own, builtin_rulebook().libraries)
 
     return write

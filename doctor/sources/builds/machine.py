@@ -31,7 +31,6 @@ class BuildMachine:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.environ: dict[str, Any] = dict(scenario.environ)
-        self.wants_gpu = False
 
     def importable(self, name: str) -> bool:
         """Return whether a module that is not the project's can be imported."""
@@ -138,7 +137,6 @@ class BuildMachine:
         return UNKNOWN
 
     def _device(self, name: str) -> Any:
-        self.wants_gpu = True
         if self.scenario.torch_cuda is None:
             raise Failed("AssertionError", "Torch not compiled with CUDA enabled")
         if self.scenario.gpu is None:

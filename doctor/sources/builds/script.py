@@ -53,7 +53,6 @@ class Script:
         self.builtin_names = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
         self.seen: dict[str, bool] = {}  # flags of compilers -> whether it is certain that they are passed
         self.extensions: list[str] = []
-        self.calls_setup = False
         self.imports: dict[str, bool] = {}  # modules of others -> whether they are imported in any case
         self._doubt = self._depth = self._steps = 0
         self._path_changed = scenario.top_on_path
@@ -75,12 +74,10 @@ class Script:
             self.seen[text] = self.seen.get(text, False) or self._doubt == 0
 
     def note(self, name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Note a call that defines an extension, or the set-up itself."""
+        """Note a call that defines an extension, or changes where modules are found."""
         last = name.rpartition(".")[2]
         if last.endswith("Extension") and last != "BuildExtension":
             self.extensions.append(last)
-        elif name in ("setuptools.setup", "distutils.core.setup", "skbuild.setup", "torch.utils.cpp_extension.setup"):
-            self.calls_setup = True
         elif name.startswith("sys.path."):
             self._path_changed = True
 
