@@ -8,7 +8,6 @@ has no wheel of. `scripts/release/record_wheels.py` reads both from the registry
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any, NamedTuple
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.util.resources import rules_dir
 
+from .index_file import open_index
 from .source_build import SourceBuild
 
 
@@ -116,10 +115,5 @@ def _wheel(row: Mapping[str, Any]) -> WheelRecord:
 @functools.cache
 def load_compiled_records(path: Path | None = None) -> CompiledRecords:
     """Return the records that ship with attn-doctor, read once per process."""
-    path = path or rules_dir() / "index" / "compiled.json.gz"
-    try:
-        return CompiledRecords(json.loads(gzip.decompress(path.read_bytes())))
-    except (OSError, EOFError, ValueError) as problem:
-        raise DoctorError(
-            f"the records of wheels `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
-        ) from None
+    with open_index(path or rules_dir() / "index" / "compiled.json.gz", "the records of wheels") as file:
+        return CompiledRecords(json.loads(file.read()))

@@ -15,16 +15,14 @@ from doctor.util.resources import rules_dir
 
 
 @contextlib.contextmanager
-def open_index(path: Path | None = None) -> Iterator[gzip.GzipFile]:
-    """Open a release index, by default the embedded one; DoctorError where it cannot be read to the end."""
+def open_index(path: Path | None = None, what: str = "the release index") -> Iterator[gzip.GzipFile]:
+    """Open a compressed record, by default the release index; DoctorError where it cannot be read to the end."""
     path = path or rules_dir() / "index" / "releases.json.gz"
     try:
         with gzip.open(path) as file:
             yield file
     except (OSError, EOFError, ValueError) as problem:
-        raise DoctorError(
-            f"the release index `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
-        ) from None
+        raise DoctorError(f"{what} `{path.name}` cannot be read: {problem}", "reinstall attn-doctor") from None
 
 
 @functools.cache

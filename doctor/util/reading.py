@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TextIO
 
 from doctor.errors import DoctorError, reason_of
 
-from .open_flags import BINARY, NO_WAIT
+from .open_flags import BINARY, CLOSE_ON_EXEC, NO_WAIT
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_LINE = 1024 * 1024  # bytes of one line of JSON Lines
@@ -191,7 +191,7 @@ class _Pipe(io.RawIOBase):
     """A pipe or device that the command line names: waits for data, but not for a writer who never comes."""
 
     def __init__(self, path: Path, patience: float | None) -> None:
-        self._descriptor: int | None = _without_waiting(str(path), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._descriptor: int | None = _without_waiting(str(path), os.O_RDONLY | CLOSE_ON_EXEC)
         mode = os.fstat(self._descriptor).st_mode
         if stat.S_ISDIR(mode):
             self.close()
