@@ -15,8 +15,6 @@ import json
 import lzma
 import re
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel
 from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from doctor.rulebook.authoring.release_files import members
 from doctor.util.raise_sites import raised_in
 
 OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "messages"
@@ -73,18 +72,12 @@ def archives_in(folder: Path) -> dict[str, dict[Version, Path]]:
 
 def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the Python files of an archive; the first folder of a source archive is left out."""
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            for name in sorted(wheel.namelist()):
-                if name.endswith(".py") and not SKIPPED.search(name):
-                    yield name, wheel.read(name)
-        return
-    with tarfile.open(archive) as source:
-        for member in source:
-            name = member.name.partition("/")[2].removeprefix("src/").removeprefix("python/")
-            stream = source.extractfile(member) if member.isfile() and name.endswith(".py") else None
-            if stream is not None and not SKIPPED.search(name):
-                yield name, stream.read()
+    files = members(archive, ("**/*.py",))
+    is_wheel = archive.suffix == ".whl"
+    for path, content in sorted(files) if is_wheel else files:
+        name = path if is_wheel else path.removeprefix("src/").removeprefix("python/")
+        if not SKIPPED.search(name):
+            yield name, content
 
 
 def record_of(archives: dict[Version, Path]) -> dict:

@@ -15,8 +15,6 @@ import ast
 import json
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from packaging.version import Version  # noqa: E402
 
+from doctor.rulebook.authoring.release_files import members  # noqa: E402
 from doctor.sources.attention_options import ATTENTION  # noqa: E402
 
 TABLE = ROOT / "rules" / "index" / "attention_options.json"
@@ -94,29 +93,16 @@ def _named(archive: Path) -> tuple[str, str]:
 
 def _options(archive: Path, wanted: tuple[str, ...]) -> dict[str, Option]:
     found: dict[str, Option] = {}
-    for name, text in _files(archive):
-        if name.endswith(".py") and any(part in name for part in wanted):
+    for name, content in members(archive, ("**/*.py",)):
+        if any(part in name for part in wanted):
             try:
-                tree = ast.parse(text)
+                tree = ast.parse(content.decode("utf-8", "replace"))
             except (SyntaxError, ValueError):
                 continue
             for option, about in _of_tree(tree):
                 if ATTENTION.search(option):
                     found.setdefault(option, about)
     return found
-
-
-def _files(archive: Path) -> Iterator[tuple[str, str]]:
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            for name in wheel.namelist():
-                if name.endswith(".py"):
-                    yield name, wheel.read(name).decode("utf-8", "replace")
-        return
-    with tarfile.open(archive) as source:
-        for member in source:
-            if member.isfile() and member.name.endswith(".py") and (opened := source.extractfile(member)):
-                yield member.name, opened.read().decode("utf-8", "replace")
 
 
 def _of_tree(tree: ast.AST) -> Iterator[tuple[str, Option]]:
