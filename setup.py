@@ -12,10 +12,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 COMPILE = """
-from doctor.facts.libraries.load import write_shipped as write_libraries
 from doctor.rulebook.cache import write_shipped
 
-write_libraries()
 write_shipped()
 """
 

@@ -18,6 +18,8 @@ from doctor.diagnosis.examine import examine
 from doctor.diagnosis.pipeline import diagnose as of_request
 from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
 from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
+from doctor.diagnosis.watch import rulebook_of
+from doctor.facts.libraries.record import Trainer
 from doctor.facts.workload import workload_facts
 from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
@@ -116,7 +118,7 @@ def diagnose_ranks(
         request = _request(model, **options)
         if request.several:
             raise DoctorError("the ranks of a job share one GPU and one job", "`diagnose` judges several at once")
-        examined = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
+        examined = examine(request, rulebook_of(request))
         mine = examined.facts
     except DoctorError as problem:  # sent to the others before it is raised: they wait for this rank
         mine = problem
@@ -166,13 +168,17 @@ def _request(
     models, workloads = _each(model), _each(workload)
     several = max(len(gpus), len(models), len(workloads)) > 1
     job = [axis[0] if axis and not several else None for axis in (models, workloads)]
+    defaults, folders = project_defaults(), tuple(os.fspath(folder) for folder in rules)
+    is_file = isinstance(job[1], (str, os.PathLike))
+    rulebook = load_rulebook((*defaults.rules, *folders)) if is_file else None  # for the config of a trainer
     request = Request(
         python=python or (None if facts or declared else sys.executable),
         facts=() if facts is None else (os.fspath(facts),),
         declared=declared,
-        given=_given(job[0], job[1], settings or {}),
-        rules=tuple(os.fspath(folder) for folder in rules),
-        defaults=project_defaults(),
+        given=_given(job[0], job[1], settings or {}, rulebook.trainers if rulebook else {}),
+        rulebook=rulebook,
+        rules=folders,
+        defaults=defaults,
         fixes=fixes,
         run=run,
         timeout=timeout,
@@ -202,7 +208,7 @@ def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Fa
     return name
 
 
-def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Facts:
+def _given(model: Source, workload: Source, settings: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Facts:
     """What the caller states, as facts: the model, the workload over it, the settings over both."""
 
     given = Facts()
@@ -210,8 +216,10 @@ def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Fact
         path = isinstance(model, (str, os.PathLike))
         given = read_model_config(Path(model)) if path else model_facts(_mapping(model, "model"))
     if workload is not None:
-        path = isinstance(workload, (str, os.PathLike))
-        more = read_job(Path(workload)) if path else workload_facts(_mapping(workload, "workload"))
+        if isinstance(workload, (str, os.PathLike)):
+            more = read_job(Path(workload), trainers)
+        else:
+            more = workload_facts(_mapping(workload, "workload"))
         given = given.with_(*more.values())
     return given.with_(*stated_settings(settings, "stated by the program").values())
 

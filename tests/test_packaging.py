@@ -17,7 +17,7 @@ from doctor.rulebook.tables import row_ids
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = {"doctor": "doctor", "rules": "doctor/_rules", "kernels": "doctor/_kernels"}
-COMPILED = {"doctor/_rules/compiled.jsonl", "doctor/_rules/libraries.json"}
+COMPILED = {"doctor/_rules/compiled.jsonl"}
 SDIST = "from setuptools.build_meta import build_sdist; print(build_sdist('..'))"
 EDITABLE = "from setuptools.build_meta import build_editable; build_editable('..')"
 BUILD = ("setup.py", "build", "--build-lib", "lib")

@@ -9,11 +9,11 @@ import typer
 from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import DRIFT_LIMIT
+from doctor.diagnosis.watch import rulebook_of
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.model import Report
 from doctor.report.brief import added
 from doctor.report.formats import Renderer, renderer
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.printable import printable
 
 from .answer import Answer, reports
@@ -69,7 +69,7 @@ def check(
     if any(item.format == "html" for _, item in outputs):  # the one format with room for heat maps
         from doctor.rulebook.matrix import with_matrices
 
-        report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
+        report = with_matrices(rulebook_of(request), report)
     for render, item in outputs:
         if before and item == Destination("text", None):
             deliver(lambda content, style: added(content, before[0], style), report, None, screen)

@@ -14,6 +14,7 @@ from doctor.drift.download import fetch_all, parse_pin
 from doctor.drift.findings import DriftReport, Notice
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.errors import DoctorError, NoDiagnosis
+from doctor.facts.libraries.record import Trainer
 from doctor.report.drift import as_json, as_text
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.locate import find_target
@@ -92,14 +93,15 @@ def drift(
         if not config.exists():
             raise DoctorError(f"`{config}` does not exist")
     pins = [parse_pin(item) for item in against or ()]
+    rulebook = load_rulebook((*defaults.rules, *request.rules))
     with answer.screen.working("reading packages") as progress:
         work = DriftRequest(
             tuple(Path(item) for item in target.site_dirs),
-            load_rulebook((*defaults.rules, *request.rules)).stack,
+            rulebook.stack,
             tuple(Path(item) for item in code or ()),
             configs,
             fetch_all(pins, progress.step),
-            _context_parallel(defaults) if context_parallel is None else context_parallel == "yes",
+            _context_parallel(defaults, rulebook.trainers) if context_parallel is None else context_parallel == "yes",
             tuple(caller or ()),
             tuple(callee or ()),
             None if no_cache else cache_folder("drift"),
@@ -124,9 +126,9 @@ def _without_ignored(report: DriftReport, ignored: Mapping[str, str]) -> DriftRe
     return report._replace(findings=findings, notices=(*notices, *report.notices))
 
 
-def _context_parallel(defaults: Defaults) -> bool | None:
+def _context_parallel(defaults: Defaults, trainers: Mapping[str, Trainer]) -> bool | None:
     """Return whether the project's job uses context parallelism, None where it has none."""
-    job = read_job(Path(defaults.workload)) if defaults.workload else defaults.workload_facts
+    job = read_job(Path(defaults.workload), trainers) if defaults.workload else defaults.workload_facts
     return context_parallel_in(job)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 from doctor.diagnosis.examine import examine
+from doctor.diagnosis.watch import rulebook_of
 from doctor.report.matrix import renderer
 from doctor.rulebook.matrix import matrices
-from doctor.rulebook.rulebook import load_rulebook
 
 from .answer import Answer, reports
 from .output import deliver
@@ -29,7 +29,7 @@ def matrix(
     """
     outputs = [(renderer(item.format), item) for item in answer.outputs]
     request = project_request_of(target)
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     found = matrices(rulebook, examine(request, rulebook).facts)
     for render, item in outputs:
         deliver(render, found, item.file, answer.screen)

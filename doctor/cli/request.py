@@ -8,6 +8,8 @@ from typing import Any
 
 from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
 from doctor.errors import DoctorError
+from doctor.facts.libraries.record import Trainer
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults, split_names
 
 from . import options
@@ -52,20 +54,18 @@ class TargetOptions:
         workload: Sequence[str] | None = None,
         paths: Sequence[str] | None = None,
     ) -> TargetOptions:
-        """Return the options, each path under the one that takes it; DoctorError where two name an installed tree."""
+        """Return the options; DoctorError where two name an installed tree."""
         lists = (facts, requirements, gpu, settings, rules, model, workload, paths)
         given = cls(python, site_packages, *(tuple(item or ()) for item in lists))
-        if paths:
-            from doctor.diagnosis.path_kind import sort_paths  # door: manifest readers
-
-            given = given._with(sort_paths(paths))
         require_one_target({"--python": given.python, "--site-packages": given.site_packages})
         return given
 
-    def _with(self, found: Mapping[str, Sequence[str]]) -> TargetOptions:
-        """Return these options with what paths add; DoctorError for a second interpreter or tree."""
+    def sorted(self, trainers: Mapping[str, Trainer]) -> TargetOptions:
+        """Return these options, each path under the one that takes it; DoctorError where two name an installed tree."""
+        from doctor.diagnosis.path_kind import sort_paths  # door: manifest readers
+
         changed: dict[str, Any] = {}
-        for option, paths in found.items():
+        for option, paths in sort_paths(self.paths, trainers).items():
             name = option.replace("-", "_")
             before = getattr(self, name)
             if isinstance(before, tuple):
@@ -97,6 +97,10 @@ def request_of(target: TargetOptions, *, several: bool = False, **more: Any) -> 
 
     The project's section gives GPU, workload and rules where the options say nothing; `more` are fields of Request.
     """
+    defaults, rulebook = project_defaults(), None
+    if target.paths:
+        rulebook = load_rulebook((*defaults.rules, *target.rules))
+        target = target.sorted(rulebook.trainers)
     gpus = split_names(target.gpu)
     if target.gpu and not gpus:
         raise DoctorError("`--gpu` names no GPU", "for example `--gpu h100`, or `--gpu sm90`")
@@ -115,7 +119,8 @@ def request_of(target: TargetOptions, *, several: bool = False, **more: Any) -> 
         rules=target.rules,
         scripts=target.script,
         loose=bool(target.paths),
-        defaults=project_defaults(),
+        defaults=defaults,
+        rulebook=rulebook,
         **{"fixes": False, "run": False, "timeout": KERNEL_TIMEOUT, **more},
     )
     return with_axes(plain, *axes.values())

@@ -7,7 +7,7 @@ import json
 import typer
 
 from doctor.diagnosis.examine import examine
-from doctor.rulebook.rulebook import load_rulebook
+from doctor.diagnosis.watch import rulebook_of
 from doctor.sources.snapshot import document
 
 from .options import Output
@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 def snapshot(target: TargetOptions, output: Output = None) -> int:
     """Save the facts of this machine as JSON; every command reads them with --facts."""
     request = request_of(target)
-    found = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
+    found = examine(request, rulebook_of(request))
     write(json.dumps(document(found.facts), indent=2, ensure_ascii=False) + "\n", output)
     require_all_read(found.unread)
     return 0

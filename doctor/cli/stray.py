@@ -8,6 +8,8 @@ from pathlib import Path
 
 from doctor.diagnosis.path_kind import option_of
 from doctor.errors import DoctorError
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.project.config import project_defaults
 
 
 def complaint(command: str, words: str, options: Set[str]) -> DoctorError:
@@ -16,7 +18,7 @@ def complaint(command: str, words: str, options: Set[str]) -> DoctorError:
     hint = f"see `{command} --help`"
     if "--requirements" in options and _exists(word):
         try:
-            option = option_of(Path(word))
+            option = option_of(Path(word), load_rulebook(project_defaults().rules).trainers)
         except DoctorError as problem:
             return problem
         if option is None:

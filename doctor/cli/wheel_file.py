@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.diagnosis.examine import examine
+from doctor.diagnosis.watch import rulebook_of
 from doctor.errors import DoctorError
 from doctor.facts.derived.compiled import misfit, runs_on
 from doctor.model import ABSENT
@@ -14,7 +15,6 @@ from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.torch_symbols import load_torch_symbols
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.binaries.judge import Place, judge
 from doctor.sources.binaries.survey import labelled
 from doctor.sources.binaries.wheel_file import name_of, read_wheel, unpacked
@@ -35,7 +35,7 @@ def judged(path: Path, target: TargetOptions) -> tuple[Forms, bool]:
     if not path.is_file():
         raise DoctorError(f"wheel `{path}` does not exist")
     request = project_request_of(target)
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     examined = examine(request, rulebook)
     known = know(rulebook, examined.facts)[0]
     wheel = read_wheel(path, rulebook.packages)

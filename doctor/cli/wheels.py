@@ -12,6 +12,7 @@ import typer
 from packaging.version import InvalidVersion
 
 from doctor.diagnosis.examine import examine
+from doctor.diagnosis.watch import rulebook_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
@@ -24,7 +25,6 @@ from doctor.packages.requirements import normalized
 from doctor.rulebook.compiled_facts import wanted_of
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import wheel_target_of
 from doctor.util.machine import Machine, this_machine
 
@@ -104,7 +104,7 @@ def _flash_attn(version: str | None) -> str | None:
 def _known(target: TargetOptions) -> tuple[FactResolver, bool, PackageRecords]:
     """Return what is known of the target, whether it is on this machine, and what is known of packages."""
     request = project_request_of(target)
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     found = examine(request, rulebook)
     return know(rulebook, found.facts)[0], found.python is not None, rulebook.packages
 

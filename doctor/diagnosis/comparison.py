@@ -25,12 +25,13 @@ from doctor.report.comparison_model import (
 )
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rule import as_tuple
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 
 from .judge import Clock
 from .path_kind import target_of
 from .pipeline import diagnose
 from .request import Request
+from .watch import rulebook_of
 
 MOST_TRIALS = 160  # evaluations of the rulebook for one change
 MOST_EXPLAINED = 12  # changes whose causes are searched
@@ -58,7 +59,7 @@ def compare_environments(
 ) -> Comparison:
     """Compare two environments; `request` holds what is the same for both: workload, GPU, settings and rules."""
     clock = Clock()
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     reports = []
     for name in names:
         inform(f"reading {name} …")

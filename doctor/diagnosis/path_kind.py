@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.record import Trainer
 from doctor.facts.training.recipes import trainer_of
 from doctor.model import TextEnum
 from doctor.sources.manifests.detect import kind_of
@@ -40,7 +41,7 @@ class PathKind(TextEnum):
     SCRIPT = "script"
 
 
-def kind_of_path(path: Path) -> PathKind | None:
+def kind_of_path(path: Path, trainers: Mapping[str, Trainer]) -> PathKind | None:
     """Return what an existing path is, None for a log; DoctorError where nothing reads such a file."""
     if path.is_dir():
         return PathKind.MODEL if _is_model_folder(path) else PathKind(_kind_of_folder(path))
@@ -51,7 +52,9 @@ def kind_of_path(path: Path) -> PathKind | None:
         return PathKind.SCRIPT
     if suffix == ".json" and _is_read(workloads_of, path):
         return PathKind.MODEL
-    if suffix in _FACTS_SUFFIXES and (_is_trainers(path) or (not _holds_facts(path) and _is_read(read_job, path))):
+    if suffix in _FACTS_SUFFIXES and (
+        _is_trainers(path, trainers) or (not _holds_facts(path) and _is_read(read_job, path))
+    ):
         return PathKind.WORKLOAD
     if _holds_facts(path):
         return PathKind.FACTS
@@ -61,14 +64,15 @@ def kind_of_path(path: Path) -> PathKind | None:
     return PathKind.DECLARED
 
 
-def sort_paths(paths: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+def sort_paths(paths: Iterable[str], trainers: Mapping[str, Trainer]) -> Mapping[str, tuple[str, ...]]:
     """Return the paths by the option that takes them; `script` has none. DoctorError for what nothing reads."""
     found: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(paths):
         path = Path(split_part(name)[0])
         if not _exists(path):
             raise DoctorError(f"there is no file `{name}`")
-        kind = PathKind.MODEL if str(path) != str(Path(name)) and path.suffix == ".json" else kind_of_path(path)
+        is_part = str(path) != str(Path(name)) and path.suffix == ".json"
+        kind = PathKind.MODEL if is_part else kind_of_path(path, trainers)
         if kind is None:
             reader = f"attn-doctor explain {shlex.quote(name)}"
             raise DoctorError(f"`{name}` is a log", f"`{reader}` names the cause of an error in a log")
@@ -92,9 +96,9 @@ def target_of(path: Path) -> str:
     return "facts" if _holds_facts(path) else "requirements"
 
 
-def option_of(path: Path) -> str | None:
+def option_of(path: Path, trainers: Mapping[str, Trainer]) -> str | None:
     """Return the option that takes an existing path, None for a log; DoctorError where no option reads such a file."""
-    kind = kind_of_path(path)
+    kind = kind_of_path(path, trainers)
     return None if kind is None else f"--{kind}"
 
 
@@ -111,13 +115,13 @@ def _is_read(read: Any, path: Path) -> bool:
     return True
 
 
-def _is_trainers(path: Path) -> bool:
+def _is_trainers(path: Path, trainers: Mapping[str, Trainer]) -> bool:
     """Return whether a file is the config of a trainer or launcher: such a JSON file holds no facts."""
     try:
         content, _ = parse_document(read_text(path, "file"), str(path))
     except DoctorError:
         return False
-    return isinstance(content, dict) and trainer_of(content) is not None
+    return isinstance(content, dict) and trainer_of(content, trainers) is not None
 
 
 def _kind_of_folder(path: Path) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from doctor.diagnosis.judge import Clock
 from doctor.diagnosis.single import diagnose_one
 from doctor.model import Report
-from doctor.rulebook.rulebook import load_rulebook
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
+from .watch import rulebook_of
 
 
 def diagnose(
@@ -28,7 +28,7 @@ def diagnose(
     if request.several:
         from .cases import diagnose_all  # door: a matrix of cases
 
-        rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+        rulebook = rulebook_of(request)
         clock.lap("rules")
         return diagnose_all(request, rulebook, clock, on_step, on_verdict)
     ahead = None

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.sources.project.config import Defaults
+
+if TYPE_CHECKING:
+    from doctor.rulebook.rulebook import Rulebook
 
 #: Seconds for the analysis of installed sources: its cache keeps what is finished, so that the next one goes on.
 DRIFT_LIMIT = 10.0
@@ -50,6 +53,7 @@ class Request:
     hold: tuple[str, ...] = ()  # packages a fix leaves alone
     allow: tuple[str, ...] = ()  # the only packages a fix may change; none named: all
     constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
+    rulebook: Rulebook | None = field(default=None, compare=False, repr=False)  # its rules, where they are loaded
 
     @property
     def examines_installed(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from doctor.model import ABSENT, Facts, Finding, Fix, Infeasible, Report
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 
 from .api_rules import ApiRules, api_rules, sources_of
 from .diagnosis_input import DiagnosisInput
@@ -20,6 +20,7 @@ from .records import records_date, unexamined, unrecorded
 from .request import Request
 from .same_options import target_options
 from .suppressions import apply_suppressions, without_ignored
+from .watch import rulebook_of
 
 if TYPE_CHECKING:
     from doctor.runner.run import PrewarmedProcess
@@ -154,7 +155,7 @@ def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tu
 
         query = query_ahead(request)
     try:
-        rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+        rulebook = rulebook_of(request)
         clock.lap("rules")
         examined = examined or examine(request, rulebook, query)
         clock.lap("facts")

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.watch import Watch
+
+from .request import Request
+
+
+def rulebook_of(request: Request) -> Rulebook:
+    """Return the rules of a request: the built-in ones, those of its project, and its own."""
+    return request.rulebook or load_rulebook((*request.defaults.rules, *request.rules))
 
 
 def watch_of(rulebook: Rulebook) -> Watch:
@@ -16,4 +23,5 @@ def watch_of(rulebook: Rulebook) -> Watch:
         rulebook.images,
         rulebook.packages,
         rulebook.script_calls,
+        rulebook.trainers,
     )

@@ -167,6 +167,11 @@ class Library:
         return tuple(self.body.get("script_calls") or ())
 
     @property
+    def trainers(self) -> tuple[Mapping[str, Any], ...]:
+        """Its programs that train, not yet made into records."""
+        return tuple(self.body.get("trainers") or ())
+
+    @property
     def reach(self) -> tuple[str, ...]:
         """The part that a job must call to meet the flaws of its rules; empty: any of its distributions."""
         return as_tuple(self.body.get("reach"))

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from doctor.facts.libraries.record import Trainers
 from doctor.model import ABSENT
 from doctor.packages.records import ROLES, PackageRecords, names_with, records_of
 from doctor.rulebook.rule import Library, Overridable, Rule
@@ -226,6 +227,11 @@ class Rulebook:
     def script_calls(self) -> tuple[Mapping[str, Any], ...]:
         """Return what the calls of all libraries state of a job, in a program that makes them."""
         return tuple(row for library in self.libraries.values() for row in library.script_calls)
+
+    @cached_property
+    def trainers(self) -> Trainers:
+        """Return how the trainers of all libraries are started, and what their options mean."""
+        return Trainers([row for library in self.libraries.values() for row in library.trainers])
 
     @property
     def stack(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from doctor.facts.libraries.record import Trainer
 from doctor.packages.gpus import Table
 from doctor.packages.records import PackageRecords
 
@@ -25,6 +26,7 @@ class Watch:
     images: Images = field(default_factory=dict)
     packages: PackageRecords = field(default_factory=dict)
     script_calls: tuple[Mapping[str, Any], ...] = ()  # what calls in a program state of its job
+    trainers: Mapping[str, Trainer] = field(default_factory=dict)
 
     def reads_variable(self, name: str) -> bool:
         """Return whether a rule reads this environment variable."""

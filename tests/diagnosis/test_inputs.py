@@ -12,6 +12,7 @@ import pytest
 from doctor.cli import main as cli
 from doctor.cli.request import TargetOptions
 from doctor.diagnosis.path_kind import PathKind, kind_of_path
+from tests.helpers.rulebook import builtin_rulebook
 
 TRAIN = """\
 import torch
@@ -76,13 +77,35 @@ def workload(report: dict[str, Any], key: str) -> Any:
     ],
 )  # fmt: skip
 def test_the_kind_of_a_path(name: str, kind: PathKind) -> None:
-    assert kind_of_path(Path(name)) == kind
+    assert kind_of_path(Path(name), builtin_rulebook().trainers) == kind
 
 
 def test_every_kind_of_path_has_a_place_in_a_request() -> None:
     """A kind that no field takes would be dropped in silence."""
     fields = set(TargetOptions.__dataclass_fields__)
     assert {kind.replace("-", "_") for kind in PathKind} <= fields
+
+
+def test_the_trainer_of_a_team_is_read_from_its_own_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a named file, as a job and in a command: the records of libraries are those of the rules in use."""
+    library = """
+name: acme
+title: Acme Trainer
+distributions: [acme-trainer]
+trainers:
+  - {id: acme, title: Acme, framework: transformers, trainer: trl, config: {any: [acme_model]},
+     programs: {acme: [train]}, options: {acme_heads: {num_heads: integer}, acme_kind: {attn_implementation: text}}}
+"""
+    Path("rules/acme").mkdir(parents=True)
+    Path("rules/acme/library.yaml").write_text(library)
+    Path("acme.yaml").write_text("acme_model: m\nacme_heads: 3\n")
+    Path("acme.sh").write_text("pip install torch==2.8.0\nacme train --acme-kind sdpa\n")
+    for arguments in (("acme.yaml",), ("--workload", "acme.yaml")):
+        report = check(capsys, "--facts", "facts.yaml", *arguments, "--rules", "rules")
+        assert (workload(report, "framework"), workload(report, "num_heads")) == ("transformers", 3)
+    report = check(capsys, "acme.sh", "--rules", "rules")
+    assert workload(report, "attn_implementation") == "sdpa"
+    assert cli.run(["check", "--facts", "facts.yaml", "acme.yaml", "--no-run"]) == 2
 
 
 def test_all_inputs_at_once_give_their_facts_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,15 @@ from doctor.sources.manifests.scripts.jobs import job_facts
 from doctor.sources.programs.read import read_program
 from doctor.sources.workload.recipes import read_job
 from doctor.util.resources import rules_dir
+from tests.helpers.rulebook import builtin_rulebook
 from tests.helpers.watches import built_in_watch
 
 TABLE = rules_dir() / "index" / "attention_options.json"
 NEW = "made_up_attn_kernel"  # an option of tomorrow
+
+
+def read(path):
+    return read_job(path, builtin_rulebook().trainers)
 
 
 def named(facts: Any) -> list[str]:
@@ -58,13 +63,13 @@ def test_an_option_of_tomorrow_on_a_command_is_named(command: str) -> None:
 def test_an_option_of_tomorrow_in_a_config_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    assert [name.rpartition(".")[2] for name in named(read_job(path).values())] == [f"{NEW}=fast"]
+    assert [name.rpartition(".")[2] for name in named(read(path).values())] == [f"{NEW}=fast"]
 
 
 def test_a_value_that_a_reader_does_not_know_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("model_name_or_path: m\ncutoff_len: 8\nflash_attn: fa9\n")
-    assert named(read_job(path).values()) == ["flash_attn=fa9"]
+    assert named(read(path).values()) == ["flash_attn=fa9"]
 
 
 @pytest.mark.parametrize(

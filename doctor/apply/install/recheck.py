@@ -8,12 +8,11 @@ from dataclasses import replace
 from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
-from doctor.diagnosis.watch import watch_of
+from doctor.diagnosis.watch import rulebook_of, watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, parse
 from doctor.model import ABSENT, ChangeKind, Fact, Facts, Finding, Fix, Report, RunVerdict, Severity, VerificationStep
 from doctor.packages.relations import owner_of
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
 
@@ -33,7 +32,7 @@ def diagnose_after(
 
     `assumed` are packages that could not be installed there, as if they were; None: this is the target itself.
     """
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     variables = {c.name.removeprefix("env."): c.after for c in fix.changes if c.kind == ChangeKind.ENV}
     target = find_target(python)
     environ = {name: text for name, text in {**target.environ, **variables}.items() if text is not None}

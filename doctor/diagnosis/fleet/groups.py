@@ -26,10 +26,11 @@ from doctor.report.comparison import row_value
 from doctor.report.comparison_model import DiffArea, Difference
 from doctor.report.fleet import names, outlier_line
 from doctor.report.fleet_model import EnvironmentGroup, FleetReport, Node, NodeState, Outlier
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.snapshot import parse_facts
 from doctor.util.redact import shortened
 
+from ..watch import rulebook_of
 from .gpus import GpuResults
 from .records import NodeAnswer, node_name
 
@@ -154,7 +155,7 @@ def report_of(
     for name in expected:
         if node_name(name) not in answered:
             collection.miss(node_name(name), NodeState.LOST, lost)
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     clock.lap("rules")
     ordered = sorted(collection.groups.items(), key=lambda item: -len(item[1].nodes))
     ordered = [(digest, group) for digest, group in ordered if group.nodes]

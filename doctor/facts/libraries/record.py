@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -68,10 +69,25 @@ class Trainer(NamedTuple):
     readings: tuple[Reading, ...] = ()
 
 
-class Libraries(NamedTuple):
-    """What all libraries say."""
+class Trainers(Mapping[str, Trainer]):
+    """The trainers of some libraries by id, general ones last; made when one of them is looked up."""
 
-    trainers: Mapping[str, Trainer] = {}
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows = rows
+
+    @cached_property
+    def _made(self) -> Mapping[str, Trainer]:
+        made = sorted(map(_trainer, self._rows), key=lambda trainer: (trainer.is_general, trainer.id))
+        return {trainer.id: trainer for trainer in made}
+
+    def __getitem__(self, trainer: str) -> Trainer:
+        return self._made[trainer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 OPTION_KINDS = ("text", "integer", "flag", "dtype")
@@ -80,16 +96,6 @@ READING_KINDS = (
     "default", "named", "unless_off", "switch", "opposite", "first_switch", "holds", "dtype", "tuner", "length",
     "split", "sharding", "stage_of", "own_stage", "launch", "attention",
 )  # fmt: skip
-
-#: Keys of a library file that these records are made from.
-KEYS = ("trainers",)
-
-
-def libraries_of(bodies: Iterable[Mapping[str, Any]]) -> Libraries:
-    """Return the records of library files; every file fits the format."""
-    trainers = [_trainer(trainer) for body in bodies for trainer in body.get("trainers") or ()]
-    trainers.sort(key=lambda trainer: (trainer.is_general, trainer.id))
-    return Libraries({trainer.id: trainer for trainer in trainers})
 
 
 def _trainer(body: Mapping[str, Any]) -> Trainer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from doctor.facts.libraries.load import libraries
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
@@ -14,9 +13,9 @@ from .options import Options, ReadConfig, Statement, stated
 from .readings import read_all
 
 
-def trainer_of(config: Mapping[str, Any]) -> Trainer | None:
+def trainer_of(config: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Trainer | None:
     """Return the trainer whose config this is; None for another file."""
-    for trainer in libraries().trainers.values():
+    for trainer in trainers.values():
         if all(key in config for key in trainer.config_all) and any(key in config for key in trainer.config_any):
             return trainer
     return None

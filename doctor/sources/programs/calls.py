@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from doctor.facts.libraries.record import Trainer
+
 from .values import Dotted, Value
 
 ANY = "*"  # in `values`: any value that is given and is not None
@@ -33,9 +35,10 @@ class CallRow:
 
 
 class CallTable:
-    """The rows by the last part of their pattern."""
+    """The rows by the last part of their pattern, and the trainers whose options are arguments."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Iterable[Mapping[str, Any]], trainers: Mapping[str, Trainer]) -> None:
+        self.trainers = trainers
         self._by_name: dict[str, list[tuple[str, CallRow]]] = {}
         for row in map(CallRow.of, rows):
             for pattern in row.call:

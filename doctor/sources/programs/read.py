@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
-from doctor.facts.libraries.load import libraries
 from doctor.facts.training.recipes import recipe_statements
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact, Facts
@@ -60,7 +59,7 @@ def read_program(path: Path, text: str, watch: Watch, given: Mapping[str, Any] |
     found = Collector(names)
     try:
         found.module(tree)
-        table = CallTable(watch.script_calls)
+        table = CallTable(watch.script_calls, watch.trainers)
         said = [item for call in found.calls for item in _of_call(call, names, table)]
         variables = list(_variables(found, path, watch))
         unread = [fact for call in found.calls for fact in _unread(call, names, table, path)]
@@ -87,7 +86,7 @@ def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
         for key, value, assumed, argument in stated(row, given):
             yield _Said(key, value, assumed, line, row.rank, f"{short}({argument})" if argument else short)
         if row.options is not None:
-            yield from _of_options(row.options, given, line, row.rank, short)
+            yield from _of_options(row.options, given, line, row.rank, short, table)
 
 
 def _parsed(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
@@ -99,7 +98,7 @@ def _parsed(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
         rows = table.rows(name) if isinstance(name, Dotted) else ()
         for row in rows:
             if row.options is not None:
-                yield from _of_options(row.options, given, call.node.lineno, row.rank, str(name))
+                yield from _of_options(row.options, given, call.node.lineno, row.rank, str(name), table)
 
 
 def _unread(call: Call, names: Names, table: CallTable, path: Path) -> Iterator[Fact]:
@@ -115,9 +114,11 @@ def _unread(call: Call, names: Names, table: CallTable, path: Path) -> Iterator[
         yield from not_understood(given, known, f"{path}:{call.node.lineno}")
 
 
-def _of_options(trainer: str, given: Mapping[str, Value], line: int, rank: int, call: str) -> Iterator[_Said]:
+def _of_options(
+    trainer: str, given: Mapping[str, Value], line: int, rank: int, call: str, table: CallTable
+) -> Iterator[_Said]:
     """Yield what the arguments say that are options of a trainer: `SFTConfig(packing=True)`."""
-    kind = libraries().trainers.get(trainer)
+    kind = table.trainers.get(trainer)
     if kind is None:
         return
     options = {name: plain(value.value) for name, value in given.items() if value.known}

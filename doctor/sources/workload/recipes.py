@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.record import Trainer
 from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
 from doctor.model import Facts
 from doctor.sources.attention_options import not_understood
@@ -16,10 +17,13 @@ from doctor.util.yaml_text import parse_document
 from .files import workload_of
 
 
-def read_job(path: Path) -> Facts:
-    """Return the workload of a file in our own words, or of a trainer's config; DoctorError names file and line."""
+def read_job(path: Path, trainers: Mapping[str, Trainer] | None = None) -> Facts:
+    """Return the workload of a file in our own words, or of the config of one of these trainers.
+
+    DoctorError names file and line.
+    """
     content, lines = parse_document(read_text(path, "workload file", named=True), str(path))
-    trainer = trainer_of(content) if isinstance(content, dict) else None
+    trainer = trainer_of(content, trainers or {}) if isinstance(content, dict) else None
     if trainer is None:
         return workload_of(path, content, lines)
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from doctor.diagnosis.comparison import compare_reports
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
+from doctor.diagnosis.watch import rulebook_of
 from doctor.model import SEVERITIES, Facts, Report
 from doctor.report.comparison import difference_line
 from doctor.report.comparison_model import DiffArea
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import read_facts
 
 #: What must be the same on every node; variables differ from job to job.
@@ -55,7 +55,7 @@ def prolog_verdict(
         return NodeVerdict(False, f"error: {missing}")
     if good is None:
         return NodeVerdict(True, "no finding", warning)
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     other = Report(report.tool, report.rulebook, _machine(good), (), (), (), (), {}, target=str(like))
     own = Report(report.tool, report.rulebook, _machine(report.facts), (), (), (), (), {})
     comparison = compare_reports(rulebook, (str(like), "this node"), other, own)

@@ -32,7 +32,7 @@ Read = Callable[[Mapping[str, Any], Path], Facts]
 def workload_file(words: Mapping[str, Any], folder: Path) -> Facts:
     path = folder / "job.yaml"
     path.write_text(json.dumps(dict(words)), "utf-8")
-    return read_job(path)
+    return read_job(path, builtin_rulebook().trainers)
 
 
 def wrapped_file(words: Mapping[str, Any], folder: Path) -> Facts:
@@ -58,11 +58,11 @@ def prefixed_option(words: Mapping[str, Any], folder: Path) -> Facts:
 
 
 def api_workload(words: Mapping[str, Any], folder: Path) -> Facts:
-    return _given(None, words, {})
+    return _given(None, words, {}, {})
 
 
 def api_settings(words: Mapping[str, Any], folder: Path) -> Facts:
-    return _given(None, None, words)
+    return _given(None, None, words, {})
 
 
 def batch_line(words: Mapping[str, Any], folder: Path) -> Facts:

@@ -8,6 +8,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.sources.workload.recipes import read_job
+from tests.helpers.rulebook import builtin_rulebook
 
 AXOLOTL = """base_model: some/model
 datasets: [{path: a, type: b}]
@@ -63,11 +64,15 @@ DEEPSPEED = {
 }  # fmt: skip
 
 
+def job_of(path):
+    return read_job(path, builtin_rulebook().trainers)
+
+
 def read(folder, text, name="job.yaml"):
     """The words of a config, without their prefix."""
     (folder / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
     (folder / name).write_text(text)
-    return {key.removeprefix("workload."): fact.value for key, fact in read_job(folder / name).items()}
+    return {key.removeprefix("workload."): fact.value for key, fact in job_of(folder / name).items()}
 
 
 def test_axolotl(tmp_path):
@@ -167,15 +172,15 @@ def test_configs_of_launchers(tmp_path, text, expected):
 def test_the_longest_row_is_an_assumed_length_unless_rows_are_packed(tmp_path):
     """Rows of a batch are as long as their samples; a packed row is full."""
     (tmp_path / "job.yaml").write_text(TRL)
-    found = read_job(tmp_path / "job.yaml")["workload.seq_len_q"]
+    found = job_of(tmp_path / "job.yaml")["workload.seq_len_q"]
     assert found.assumed and found.source == "assumed: job.yaml:6: max_seq_length"
     (tmp_path / "job.yaml").write_text(AXOLOTL)
-    assert not read_job(tmp_path / "job.yaml")["workload.seq_len_q"].assumed
+    assert not job_of(tmp_path / "job.yaml")["workload.seq_len_q"].assumed
 
 
 def test_a_fact_names_the_line_of_its_option(tmp_path):
     (tmp_path / "job.yaml").write_text(AXOLOTL)
-    assert read_job(tmp_path / "job.yaml")["workload.attn_implementation"].source == "job.yaml:10: flash_attention"
+    assert job_of(tmp_path / "job.yaml")["workload.attn_implementation"].source == "job.yaml:10: flash_attention"
 
 
 def test_our_own_words_are_read_as_before(tmp_path):

@@ -25,7 +25,7 @@ def job_facts(words: Sequence[tuple[int, str]], file: Path, find: Find, watch: W
     """
     if served := serving_facts(words, file):
         return served
-    facts = {fact.key: fact for fact in training_facts(words, file, find)}
+    facts = {fact.key: fact for fact in training_facts(words, file, find, watch.trainers)}
     for fact in _of_program(words, find, watch):
         if fact.key not in facts or not fact.assumed:
             facts[fact.key] = fact

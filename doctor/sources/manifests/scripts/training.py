@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
-from doctor.facts.libraries.load import libraries
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.training.options import LATER, ReadConfig, Statement
 from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
@@ -29,6 +28,7 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _ENDS = ("&&", "||", ";", "|", "&")
 
 LineWord = tuple[int, str]
+Trainers = Mapping[str, Trainer]
 #: Returns (path, text) of a file that a command names.
 Find = Callable[[str], "tuple[Path, str] | None"]
 
@@ -41,9 +41,9 @@ class _Start(NamedTuple):
     at: int
 
 
-def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[Fact]:
+def training_facts(words: Sequence[LineWord], file: object, find: Find, trainers: Trainers) -> list[Fact]:
     """Return the workload that a command states; empty unless it starts a training that is known here."""
-    start = _start(words)
+    start = _start(words, trainers)
     if start is None:
         return []
     given, lines, config = options_of(
@@ -54,16 +54,17 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[
     def read(name: str) -> Mapping[str, Any] | None:
         return _parsed(find(name))
 
-    named = next((given[name] for name in _config_options(start.trainer) if isinstance(given.get(name), str)), config)
+    naming = (one.config_option for one in ((start.trainer,) if start.trainer else trainers.values()))
+    named = next((given[name] for name in naming if name and isinstance(given.get(name), str)), config)
     base = _parsed(find(named)) if isinstance(named, str) and UNKNOWN not in named else None
-    trainer = start.trainer or _trainer(start.name, given, base)
+    trainer = start.trainer or _trainer(start.name, given, base, trainers)
     if trainer is None:
         return []
     statements = recipe_statements(trainer, {**(base or {}), **given}, read, start.name)
     if start.name in _METHODS:
         statements.append(Statement("training_method", start.name, start.name))
     stated = {statement.word for statement in statements if not statement.assumed}
-    launcher = [found for found in _launcher(words[: start.at], read) if found.word not in stated]
+    launcher = [found for found in _launcher(words[: start.at], read, trainers) if found.word not in stated]
     statements = [found for found in statements if found.word not in {other.word for other in launcher}]
     both = (*statements, *launcher)
     unread = not_understood({**(base or {}), **given}, (found.option for found in both), place, _values(both))
@@ -74,9 +75,9 @@ def _values(statements: Iterable[Statement]) -> Iterator[Any]:
     return (statement.value for statement in statements)
 
 
-def _start(words: Sequence[LineWord]) -> _Start | None:
+def _start(words: Sequence[LineWord], known: Trainers) -> _Start | None:
     texts = [text for _, text in words]
-    trainers = libraries().trainers.values()
+    trainers = known.values()
     for at, text in enumerate(texts):
         name = text.rpartition("/")[2]
         following = texts[at + 1] if at + 1 < len(texts) else ""
@@ -94,12 +95,6 @@ def _start(words: Sequence[LineWord]) -> _Start | None:
 
 def _is_any(patterns: Iterable[str], text: str) -> bool:
     return any(re.fullmatch(pattern, text) for pattern in patterns)
-
-
-def _config_options(trainer: Trainer | None) -> tuple[str, ...]:
-    """Return the options that name a config; for a script of unknown kind those of all trainers."""
-    trainers = libraries().trainers.values() if trainer is None else (trainer,)
-    return tuple(one.config_option for one in trainers if one.config_option)
 
 
 def options_of(words: Sequence[LineWord], *, assigned: bool) -> tuple[dict[str, Any], dict[str, int], str | None]:
@@ -134,20 +129,22 @@ def _value(text: str) -> Any:
     return LATER if UNKNOWN in text else text
 
 
-def _trainer(script: str, given: Mapping[str, Any], config: Mapping[str, Any] | None) -> Trainer | None:
+def _trainer(
+    script: str, given: Mapping[str, Any], config: Mapping[str, Any] | None, trainers: Trainers
+) -> Trainer | None:
     """Return the trainer of a script, by its options or by the config that it is given."""
-    for trainer in libraries().trainers.values():
+    for trainer in trainers.values():
         named = any(all(name in given for name in group) for group in trainer.script_options)
         if named and re.fullmatch(trainer.script, script):
             return trainer
-    found = trainer_of(config) if config is not None else None
+    found = trainer_of(config, trainers) if config is not None else None
     return found if found is not None and found.reads_config_of_scripts else None
 
 
-def _launcher(words: Sequence[LineWord], read: ReadConfig) -> Iterator[Statement]:
+def _launcher(words: Sequence[LineWord], read: ReadConfig, trainers: Trainers) -> Iterator[Statement]:
     """Yield what the config of a launcher says, as of `accelerate launch`."""
     programs = {text.rpartition("/")[2] for _, text in words}
-    for trainer in libraries().trainers.values():
+    for trainer in trainers.values():
         if programs.isdisjoint(trainer.launchers):
             continue
         named = options_of(words, assigned=False)[0].get(trainer.launcher_option)
