@@ -64,8 +64,8 @@ IRRELEVANT: Mapping[str, tuple[str, ...]] = {
     "it says where a length comes from": ("seq_len_assumed",),
     "it is about what is around the attention call": (
         "rope_parameters", "finetuning", "trainer", "training_method", "gradient_accumulation_steps", "liger_kernel",
-        "cross_entropy_fusion", "quantization", "optimizer_offload", "pipeline_parallel_size",
-        "expert_parallel_size", "sharding",
+        "cross_entropy_fusion", "quantization", "optimizer_offload", "deepspeed_optimizer",
+        "zero_quantized", "pipeline_parallel_size", "expert_parallel_size", "sharding", "moe_grouped_gemm",
     ),
     "the backward pass repeats the same call": ("gradient_checkpointing", "fsdp_activation_checkpointing"),
     "it is about another attention of the model, which is a workload of its own": (

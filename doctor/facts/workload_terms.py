@@ -25,6 +25,11 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4, zero0 "
      "DeepSpeed without ZeRO", SHARDINGS, ABSENT),
     ("workload.optimizer_offload", BOOLEAN, "DeepSpeed keeps the state of the optimizer in the memory of the host"),
+    ("workload.deepspeed_optimizer", BOOLEAN,
+     "the config of DeepSpeed names the optimizer, which is then an operator that DeepSpeed compiles"),
+    ("workload.zero_quantized", BOOLEAN,
+     "ZeRO quantizes what ranks exchange (zero_quantized_weights, zero_quantized_gradients)"),
+    ("workload.moe_grouped_gemm", BOOLEAN, "Megatron: the experts of a rank are one GroupedLinear"),
     ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes whole layers again", (), False),
     ("workload.fsdp_activation_checkpointing", BOOLEAN,
      "FSDP wraps the layers so that the backward pass computes them again (fsdp_activation_checkpointing)", (), False),

@@ -1,4 +1,4 @@
-"""The trainers of `library.yaml`: every kind has a reader, and the tables say what they said when they were Python."""
+"""The trainers of `library.yaml`: every kind has a reader, and the tables say what is on record."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from doctor.facts.training.readings import READERS
 from doctor.facts.training.recipes import recipe_statements, trainer_of
 from tests.helpers.rulebook import builtin_rulebook
 
-#: Random options of each trainer, with what the tables in Python said of them.
+#: Random options of each trainer, with what the tables say of them.
 RECORDED = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "data" / "trainer_statements.jsonl").read_text("utf-8").splitlines()
@@ -25,7 +25,7 @@ def test_every_kind_of_reading_has_a_reader():
 
 
 @pytest.mark.parametrize("trainer", sorted({case["trainer"] for case in RECORDED}))
-def test_the_tables_say_what_they_said_in_python(trainer):
+def test_the_tables_say_what_is_on_record(trainer):
     for case in (case for case in RECORDED if case["trainer"] == trainer):
         kind = builtin_rulebook().trainers[trainer]
         found = recipe_statements(kind, case["options"], CONFIGS.get, case["script"])

@@ -80,11 +80,29 @@ def test_a_finding_names_the_way_by_which_the_job_reaches_it(tmp_path: Path) -> 
 
 def test_a_warning_about_what_the_job_may_not_use_is_a_note(tmp_path: Path) -> None:
     """Whether operators are compiled is not known: no gate warns of what a job may never reach."""
-    (tmp_path / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
-    report = report_of(tmp_path, {**CONFIG, "deepspeed": "zero2.json"})
+    report = report_of(tmp_path, {**CONFIG, "deepspeed": "not_here.json"})
     found = {item.rule: item for item in report.findings}
     assert found["DS760"].severity == "note"
     assert found["DS760"].message.endswith("(only if the job uses deepspeed.operators)")
+
+
+def test_a_config_of_deepspeed_decides_whether_operators_are_compiled(tmp_path: Path) -> None:
+    (tmp_path / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
+    assert "DS760" not in {item.rule for item in report_of(tmp_path, {**CONFIG, "deepspeed": "zero2.json"}).findings}
+    host = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    (tmp_path / "host.json").write_text(json.dumps(host))
+    found = {item.rule: item for item in report_of(tmp_path, {**CONFIG, "deepspeed": "host.json"}).findings}
+    assert found["DS760"].severity == "warning"
+
+
+def test_what_a_trainer_brings_on_purpose_is_no_finding(tmp_path: Path) -> None:
+    """axolotl requires `kernels` itself, so that no package for flash attention has to be there."""
+    without = {**AXOLOTL, "flash-attn.version": ABSENT, "kernels.version": "0.15.2"}
+    for trainer, fires in (("axolotl", False), ("trl.scripts", True)):
+        job = {"trainer": trainer, "framework": "transformers", "attn_implementation": "flash_attention_2"}
+        (tmp_path / "facts.json").write_text(json.dumps({"facts": without, "workload": {**job, "training": True}}))
+        report = diagnose(facts=tmp_path / "facts.json", fixes=False)
+        assert ("TF003" in {item.rule for item in report.findings}) is fires
 
 
 def test_every_rule_reaches_a_part_that_some_library_calls() -> None:

@@ -32,6 +32,7 @@ for _key, _kind, _meaning in (
     ("llf.wants_trl", TEXT, "the trl that this LLaMA-Factory release accepts"),
     ("axolotl.wants_transformers", TEXT, "the transformers that this axolotl release pins"),
     ("swift.wants_transformers", TEXT, "the transformers that this ms-swift release accepts"),
+    ("hf.trainer_brings_kernels", BOOLEAN, "the trainer of the job requires the package `kernels` by itself"),
     ("hf.kernel_cached", BOOLEAN, "the attention kernel is in the Hub's cache on this machine"),
     ("hf.sdpa_writes_mask", BOOLEAN, "this release passes a mask tensor to SDPA even where is_causal is enough"),
     ("hf.sdpa_gqa", TEXT, "when SDPA gets enable_gqa=True: never, unmasked, unmasked_flash_dims"),
@@ -62,3 +63,13 @@ def _request(framework: str, written: str, flash_attn: str | None) -> str | None
         return "none"
     # XTuner sets flash_attention_2 itself where flash-attn can be imported.
     return None if flash_attn is None else "none" if flash_attn == ABSENT else "flash_attention_2"
+
+
+@derived(
+    "hf.hub_on_purpose",
+    BOOLEAN,
+    "the trainer requires `kernels`, so that its jobs take attention from the Hub without a package for it",
+    uses=("hf.trainer_brings_kernels",),
+)
+def _on_purpose(brings: bool | None) -> bool:
+    return brings is True

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from doctor.facts.libraries.record import OtherWord, Reading
 
 from .attention_options import attention
 from .options import DTYPES, Options, ReadConfig, Statement
+from .zero import STAGES, brought, offload, plain, zero
 
 _ADAPTER, _QUANTIZED = "lora", "qlora"
-#: Stage of ZeRO -> how ranks share parameters and optimizer.
-_ZERO = {"0": "zero0", "1": "zero1", "2": "zero2", "3": "zero3"}
 _LENGTHS = ("seq_len_q", "seq_len_kv")
 
 #: Yields what options say; `found` is what the readings before it said.
@@ -144,12 +142,12 @@ def _split(reading: Reading, options: Options, *_: object) -> Iterator[Statement
 def _sharding(reading: Reading, options: Options, read: ReadConfig, _: object) -> Iterator[Statement]:
     """How ranks share the model: by a config of DeepSpeed, or by FSDP."""
     text = options.text("deepspeed")
-    if text is not None and reading.pattern and (brought := re.fullmatch(reading.pattern, text)):
-        yield Statement("sharding", _ZERO[brought[1]], "deepspeed")  # a config that the trainer brings
+    if text is not None and reading.pattern and (found := re.fullmatch(reading.pattern, text)):
+        yield from brought(text, found[1], "deepspeed")
     elif text is not None:
-        yield from _stage(read(text), "deepspeed")
+        yield from zero(read(text), "deepspeed")
     elif (table := options.mapping("deepspeed")) is not None:
-        yield from _stage(table, "deepspeed")
+        yield from zero(table, "deepspeed")
     else:
         yield from _fsdp(options, read)
 
@@ -178,28 +176,16 @@ def _computed_again(config: Options) -> Iterator[Statement]:
         yield Statement("fsdp_activation_checkpointing", again, f"fsdp_config.{name}")
 
 
-def _stage(config: Mapping[str, Any] | None, option: str) -> Iterator[Statement]:
-    """The stage of ZeRO that a config sets, 0 by default; unknown where the config is not there."""
-    if config is None:
-        yield Statement("sharding", None, option)
-    elif "zero_optimization" not in config:
-        yield Statement("sharding", _ZERO["0"], option)
-    else:
-        table = config.get("zero_optimization")
-        found = _ZERO.get(str(table.get("stage") if isinstance(table, dict) else None))
-        if found:
-            yield Statement("sharding", found, option)
-
-
 def _stage_of(reading: Reading, options: Options, read: ReadConfig, _: object) -> Iterator[Statement]:
     """The stage in the config that an option names."""
     if named := options.text(reading.options[0]):
-        yield from _stage(read(named), reading.named)
+        yield from zero(read(named), reading.named)
 
 
 def _own_stage(reading: Reading, options: Options, *_: object) -> Iterator[Statement]:
     """The stage and the dtype of a config of ZeRO; `auto` leaves a value to the trainer."""
-    yield from _stage({"zero_optimization": options.value("zero_optimization")}, "zero_optimization")
+    names = ("zero_optimization", "optimizer")
+    yield from zero({name: options.value(name) for name in names if name in options}, "zero_optimization")
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         if Options(options.mapping(name) or {}).flag("enabled"):
             yield Statement("dtype", dtype, name)
@@ -216,8 +202,7 @@ def _launch(reading: Reading, options: Options, read: ReadConfig, _: object) -> 
     elif kind == "DEEPSPEED":
         table = Options(options.mapping("deepspeed_config") or {})
         name = table.text("deepspeed_config_file")
-        own = {"zero_optimization": {"stage": table.value("zero_stage")}}
-        yield from _stage(read(name) if name else own, "deepspeed_config")
+        yield from zero(read(name), "deepspeed_config") if name else _own_zero(table)
     elif kind == "MULTI_GPU":
         yield Statement("sharding", "ddp", "distributed_type")
     dynamo = Options(options.mapping("dynamo_config") or {})
@@ -225,6 +210,14 @@ def _launch(reading: Reading, options: Options, read: ReadConfig, _: object) -> 
         yield Statement("torch_compile", True, "dynamo_config")
         if mode := dynamo.text("dynamo_mode"):
             yield Statement("torch_compile_mode", mode, "dynamo_config")
+
+
+def _own_zero(table: Options) -> Iterator[Statement]:
+    """What accelerate writes into a config of DeepSpeed: no optimizer, which it wraps as the job made it."""
+    if stage := STAGES.get(str(table.value("zero_stage"))):
+        yield Statement("sharding", stage, "deepspeed_config")
+    yield offload(table.value("offload_optimizer_device") or "none", "deepspeed_config")
+    yield from plain("deepspeed_config")
 
 
 #: kind of a reading -> its reader

@@ -63,6 +63,13 @@ DEEPSPEED = {
     "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4,
 }  # fmt: skip
 
+PLAIN = {
+    "trainer": "deepspeed.config",
+    "optimizer_offload": False,
+    "deepspeed_optimizer": False,
+    "zero_quantized": False,
+}
+
 
 def job_of(path):
     return read_job(path, builtin_rulebook().trainers)
@@ -81,8 +88,8 @@ def test_axolotl(tmp_path):
         "dtype": "bfloat16", "batch_size": 2, "gradient_accumulation_steps": 4, "finetuning": "qlora",
         "gradient_checkpointing": True, "seq_len_q": 8192, "seq_len_kv": 8192, "cp_size": 2,
         "sequence_parallel": "ring", "training_method": "dpo", "liger_kernel": False, "trainer": "axolotl",
-        "sharding": None,
-    }  # fmt: skip  # the file of `deepspeed` is not there, so the sharding is unknown; `auto` compiles on some GPUs
+        "sharding": None, "optimizer_offload": None, "deepspeed_optimizer": None, "zero_quantized": None,
+    }  # fmt: skip  # the file of `deepspeed` is not there, so what it says is unknown; `auto` compiles on some GPUs
 
 
 def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
@@ -90,7 +97,7 @@ def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
         "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
         "dtype": "float16", "batch_size": 1, "finetuning": "qlora", "training_method": "sft", "seq_len_q": 4096,
         "seq_len_kv": 4096, "gradient_checkpointing": True, "sharding": "zero3", "liger_kernel": False,
-        "trainer": "llamafactory",
+        "trainer": "llamafactory", "optimizer_offload": False, "deepspeed_optimizer": False, "zero_quantized": False,
     }  # fmt: skip
 
 
@@ -145,6 +152,36 @@ def test_a_deepspeed_config_without_zero_is_stage_0(tmp_path):
     assert read(tmp_path, LLAMAFACTORY.replace("zero.json", "plain.json"))["sharding"] == "zero0"
 
 
+ON_HOST = {"stage": 3, "offload_optimizer": {"device": "nvme"}}
+ADAM = {"type": "AdamW", "params": {"lr": 1e-5}}
+
+
+@pytest.mark.parametrize(
+    ("config", "offload", "compiled"),
+    [
+        ({"zero_optimization": ON_HOST}, True, False),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "none"}}, "optimizer": ADAM}, False, True),
+        ({"zero_optimization": {"stage": 2, "cpu_offload": True}}, True, False),
+        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "auto"}}}, None, False),
+        ({"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}}, False, False),
+        ({"optimizer": {"type": "Muon"}}, False, False),
+    ],
+)
+def test_a_deepspeed_config_says_whether_it_compiles_operators(tmp_path, config, offload, compiled):
+    """Offload and an optimizer of its own: a rule on DeepSpeed's operators concerns no other job."""
+    (tmp_path / "own.json").write_text(json.dumps(config))
+    found = read(tmp_path, LLAMAFACTORY.replace("zero.json", "own.json"))
+    assert (found["optimizer_offload"], found["deepspeed_optimizer"]) == (offload, compiled)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", True), ("none", False), (None, False)])
+def test_the_config_of_accelerate_says_whether_the_optimizer_is_offloaded(tmp_path, device, expected):
+    own = {"zero_stage": 2} if device is None else {"zero_stage": 2, "offload_optimizer_device": device}
+    config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "deepspeed_config": own}
+    found = read(tmp_path, json.dumps({**config, "num_processes": 8}))
+    assert (found["sharding"], found["optimizer_offload"]) == ("zero2", expected)
+
+
 def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp_path):
     assert read(tmp_path, TRL) == {
         "framework": "transformers", "training": True, "attn_implementation": "sdpa", "dtype": "bfloat16",
@@ -160,9 +197,9 @@ def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp
                       "torch_compile_mode": "reduce-overhead", "trainer": "accelerate.launch"}),
         (ACCELERATE.replace("FSDP", "MULTI_GPU").replace("INDUCTOR", "NO"),
          {"dtype": "bfloat16", "sharding": "ddp", "trainer": "accelerate.launch"}),
-        (json.dumps(DEEPSPEED), {"dtype": "bfloat16", "sharding": "zero2", "gradient_accumulation_steps": 4}),
+        (json.dumps(DEEPSPEED), {**PLAIN, "dtype": "bfloat16", "sharding": "zero2", "gradient_accumulation_steps": 4}),
         (json.dumps({**DEEPSPEED, "zero_optimization": {"stage": 0}}),
-         {"dtype": "bfloat16", "sharding": "zero0", "gradient_accumulation_steps": 4}),
+         {**PLAIN, "dtype": "bfloat16", "sharding": "zero0", "gradient_accumulation_steps": 4}),
     ],
 )  # fmt: skip
 def test_configs_of_launchers(tmp_path, text, expected):
