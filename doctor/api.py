@@ -18,13 +18,13 @@ from doctor.diagnosis.examine import examine
 from doctor.diagnosis.pipeline import diagnose as of_request
 from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
 from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
-from doctor.diagnosis.watch import rulebook_of
-from doctor.facts.libraries.record import Trainer
+from doctor.diagnosis.watch import rulebook_of, watch_of
 from doctor.facts.workload import workload_facts
 from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults, split_names
+from doctor.sources.watch import Watch
 from doctor.sources.workload.files import stated_settings
 from doctor.sources.workload.huggingface import model_facts, read_model_config
 from doctor.sources.workload.recipes import read_job
@@ -175,7 +175,7 @@ def _request(
         python=python or (None if facts or declared else sys.executable),
         facts=() if facts is None else (os.fspath(facts),),
         declared=declared,
-        given=_given(job[0], job[1], settings or {}, rulebook.trainers if rulebook else {}),
+        given=_given(job[0], job[1], settings or {}, watch_of(rulebook) if rulebook else None),
         rulebook=rulebook,
         rules=folders,
         defaults=defaults,
@@ -208,7 +208,7 @@ def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Fa
     return name
 
 
-def _given(model: Source, workload: Source, settings: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Facts:
+def _given(model: Source, workload: Source, settings: Mapping[str, Any], watch: Watch | None) -> Facts:
     """What the caller states, as facts: the model, the workload over it, the settings over both."""
 
     given = Facts()
@@ -217,7 +217,7 @@ def _given(model: Source, workload: Source, settings: Mapping[str, Any], trainer
         given = read_model_config(Path(model)) if path else model_facts(_mapping(model, "model"))
     if workload is not None:
         if isinstance(workload, (str, os.PathLike)):
-            more = read_job(Path(workload), trainers)
+            more = read_job(Path(workload), watch)
         else:
             more = workload_facts(_mapping(workload, "workload"))
         given = given.with_(*more.values())

@@ -10,15 +10,16 @@ from typing import Annotated, Literal
 import typer
 
 from doctor.diagnosis.api_drift import context_parallel_in
+from doctor.diagnosis.watch import watch_of
 from doctor.drift.download import fetch_all, parse_pin
 from doctor.drift.findings import DriftReport, Notice
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.facts.libraries.record import Trainer
 from doctor.report.drift import as_json, as_text
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.locate import find_target
 from doctor.sources.project.config import Defaults
+from doctor.sources.watch import Watch
 from doctor.sources.workload.files import split_part
 from doctor.sources.workload.recipes import read_job
 from doctor.util.cache_file import cache_folder
@@ -101,7 +102,7 @@ def drift(
             tuple(Path(item) for item in code or ()),
             configs,
             fetch_all(pins, progress.step),
-            _context_parallel(defaults, rulebook.trainers) if context_parallel is None else context_parallel == "yes",
+            _context_parallel(defaults, watch_of(rulebook)) if context_parallel is None else context_parallel == "yes",
             tuple(caller or ()),
             tuple(callee or ()),
             None if no_cache else cache_folder("drift"),
@@ -126,9 +127,9 @@ def _without_ignored(report: DriftReport, ignored: Mapping[str, str]) -> DriftRe
     return report._replace(findings=findings, notices=(*notices, *report.notices))
 
 
-def _context_parallel(defaults: Defaults, trainers: Mapping[str, Trainer]) -> bool | None:
+def _context_parallel(defaults: Defaults, watch: Watch) -> bool | None:
     """Return whether the project's job uses context parallelism, None where it has none."""
-    job = read_job(Path(defaults.workload), trainers) if defaults.workload else defaults.workload_facts
+    job = read_job(Path(defaults.workload), watch) if defaults.workload else defaults.workload_facts
     return context_parallel_in(job)
 
 

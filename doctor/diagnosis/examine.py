@@ -74,8 +74,8 @@ class InputCache:
     def _read_file(self, kind: str, name: str) -> Facts:
         """Read a file with the reader of its kind, which is imported now (door: manifest reader)."""
         module, function = _READERS[kind]
-        more = {"script": (watch_of(self._rulebook),), "workload": (self._rulebook.trainers,)}
-        found: Facts = getattr(import_module(module), function)(Path(name), *more.get(kind, ()))
+        more = () if kind == "model" else (watch_of(self._rulebook),)
+        found: Facts = getattr(import_module(module), function)(Path(name), *more)
         return found
 
     @property

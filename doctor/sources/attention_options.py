@@ -40,7 +40,13 @@ def not_understood(
         if ATTENTION.search(name) and not (_is_off(value) or value in said)
         if not (_is_in(name, known) or _is_usual(name, value))
     ]
-    return [Fact(KEY, tuple(names), place)] if names else []
+    return unread(names, place)
+
+
+def unread(names: Iterable[str], place: str) -> list[Fact]:
+    """Return the fact that these parts of a job are not understood."""
+    kept = tuple(names)
+    return [Fact(KEY, kept, place)] if kept else []
 
 
 def joined(facts: Iterable[Fact]) -> list[Fact]:

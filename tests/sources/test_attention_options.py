@@ -14,7 +14,6 @@ from doctor.sources.manifests.scripts.jobs import job_facts
 from doctor.sources.programs.read import read_program
 from doctor.sources.workload.recipes import read_job
 from doctor.util.resources import rules_dir
-from tests.helpers.rulebook import builtin_rulebook
 from tests.helpers.watches import built_in_watch
 
 TABLE = rules_dir() / "index" / "attention_options.json"
@@ -22,7 +21,7 @@ NEW = "made_up_attn_kernel"  # an option of tomorrow
 
 
 def read(path):
-    return read_job(path, builtin_rulebook().trainers)
+    return read_job(path, built_in_watch())
 
 
 def named(facts: Any) -> list[str]:

@@ -38,7 +38,7 @@ class Options:
 
     def __init__(self, given: Mapping[str, Any], script: str = "") -> None:
         self.script = script  # the command or script that has the options
-        self._given = {str(name).replace("-", "_"): value for name, value in given.items()}
+        self.given = {str(name).replace("-", "_"): value for name, value in given.items()}
 
     def __contains__(self, name: str) -> bool:
         return self.value(name) is not None
@@ -49,8 +49,8 @@ class Options:
 
     def value(self, name: str) -> Any:
         """Return the value as it was written; None where the option is not given."""
-        if name in self._given or "." not in name:
-            return self._given.get(name)
+        if name in self.given or "." not in name:
+            return self.given.get(name)
         table, _, rest = name.partition(".")
         inner = self.mapping(table)
         return None if inner is None else Options(inner).value(rest)

@@ -18,7 +18,30 @@ def trainer_of(config: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Tr
     for trainer in trainers.values():
         if all(key in config for key in trainer.config_all) and any(key in config for key in trainer.config_any):
             return trainer
+    return trainer_by_options(command_options(config), trainers)
+
+
+def command_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a command that a file lists by name, at its top or below one key; empty for other files."""
+    for table in (config, *config.values()):
+        if isinstance(table, Mapping) and table and all(str(name).startswith("--") for name in table):
+            return {str(name).lstrip("-").replace("-", "_"): value for name, value in table.items()}
+    return {}
+
+
+def trainer_by_options(given: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Trainer | None:
+    """Return the trainer that has such options, where no program or file names it."""
+    for trainer in trainers.values():
+        if any(all(name in given for name in group) for group in trainer.script_options):
+            return trainer
     return None
+
+
+def unmet(trainer: Trainer, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options with which the others of a trainer say nothing that is known, as `name=value`."""
+    options = Options(given)
+    found = ((name, options.text(name)) for name in trainer.needs)
+    return tuple(f"{name}={text}" for name, text in found if text not in (None, *trainer.needs[name]))
 
 
 def recipe_statements(
@@ -38,9 +61,8 @@ def recipe_statements(
 
 
 def _said(trainer: Trainer, options: Options, read: ReadConfig) -> list[Statement]:
-    for name, values in trainer.needs.items():
-        if options.text(name) not in (None, *values):
-            return []
+    if unmet(trainer, options.given):
+        return []
     found = list(stated(options, trainer.options))
     read_all(trainer.readings, options, read, found)
     return found

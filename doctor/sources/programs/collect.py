@@ -122,7 +122,17 @@ class Collector:
         for item in node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                 self.names.options.setdefault(item.target.id, _declared(item.value))
+        self._bases(node, scope)
         self._body(node.body, scope)
+
+    def _bases(self, node: ast.ClassDef, scope: Scope) -> None:
+        """Take a base class as a call, with the arguments that the class's own `__init__` gives it."""
+        own = next((item for item in node.body if isinstance(item, _STATEMENTS) and item.name == "__init__"), None)
+        given = next((call for call in ast.walk(own) if _is_of_base(call)), None) if own is not None else None
+        for base in node.bases:
+            arguments, keywords = (given.args, given.keywords) if isinstance(given, ast.Call) else ([], [])
+            made = ast.copy_location(ast.Call(base, arguments, keywords), node)
+            self.calls.append(Call(made, id(own) if own is not None and given is not None else scope))
 
     def _assignment(self, node: ast.stmt, scope: Scope) -> None:
         if isinstance(node, ast.Assign):
@@ -169,6 +179,14 @@ class Collector:
         if isinstance(key, str) and key:
             usual = ast.Constant(_SWITCHES[switch]) if switch in _SWITCHES else ast.Constant(None)
             self.names.options[key] = keywords.get("default", usual)
+
+
+def _is_of_base(node: ast.AST) -> bool:
+    """Return whether an expression is `super().__init__(…)`."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__"):
+        return False
+    owner = node.func.value
+    return isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:

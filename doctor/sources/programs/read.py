@@ -12,7 +12,7 @@ from doctor.errors import DoctorError
 from doctor.facts.training.recipes import recipe_statements
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact, Facts
-from doctor.sources.attention_options import joined, not_understood
+from doctor.sources.attention_options import KEY, joined, not_understood
 from doctor.sources.variables import is_read, variable
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
@@ -23,6 +23,9 @@ from .values import Dotted, Names, Value
 
 _PARSER = "Parser"  # HfArgumentParser of transformers, TrlParser
 _SETS = ("os.environ.setdefault", "os.putenv")
+#: Facts that say who computes attention.
+_CALLERS = ("workload.framework", "workload.attn_implementation")
+_MOST_FACTS = 200  # of all modules of a program
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,13 @@ def read_script(path: Path, watch: Watch) -> Facts:
     return Facts(read_program(path, read_text(path, "program", named=True), watch).facts)
 
 
-def read_program(path: Path, text: str, watch: Watch, given: Mapping[str, Any] | None = None) -> Program:
+def read_program(
+    path: Path, text: str, watch: Watch, given: Mapping[str, Any] | None = None, *, follows: bool = True
+) -> Program:
     """Return what a program states; `given` are the options of the command that starts it.
 
     Nothing of it is run. What differs between two places is unknown; what the command line can replace is assumed.
+    follows: where the program does not say who computes attention, its own modules next to it are read.
     """
     tree = parse(path, text)
     names = Names(given or {})
@@ -68,9 +74,41 @@ def read_program(path: Path, text: str, watch: Watch, given: Mapping[str, Any] |
     groups: dict[str, list[_Said]] = {}
     for item in said:
         groups.setdefault(item.key, []).append(item)
-    facts = [fact for key, items in groups.items() if (fact := _decided(key, items, path)) is not None]
+    decided = (fact for key, items in groups.items() if (fact := _decided(key, items, path)) is not None)
+    facts = {fact.key: fact for fact in decided}
+    facts.update((fact.key, fact) for fact in joined((*([facts[KEY]] if KEY in facts else ()), *unread)))
+    if follows and not any(key in facts for key in _CALLERS):
+        facts = {**{fact.key: fact for fact in _of_modules(path, names, watch)}, **facts}
     modules = {name.partition(".")[0] for name in names.imported.values() if not name.startswith(".")}
-    return Program((*facts, *variables, *joined(unread)), tuple(sorted(modules)))
+    return Program((*facts.values(), *variables), tuple(sorted(modules)))
+
+
+def _of_modules(path: Path, names: Names, watch: Watch) -> Iterator[Fact]:
+    """Yield what the program's own modules state, as assumptions: not each of their calls is on its way."""
+    found: dict[str, Fact] = {}
+    for module in dict.fromkeys(name.lstrip(".").partition(".")[0] for name in names.imported.values()):
+        file = path.parent / f"{module}.py"
+        if not (module and _is_file(file)) or len(found) > _MOST_FACTS:
+            continue
+        try:
+            stated = read_program(file, read_text(file, "module"), watch, follows=False).facts
+        except DoctorError:
+            continue
+        for fact in stated:
+            before = found.setdefault(fact.key, fact)
+            if before.value != fact.value:
+                found[fact.key] = Fact(fact.key, None, fact.source, problem=f"{before.source} and {fact.source} differ")
+    for fact in found.values():
+        if fact.key.startswith("workload.") and fact.known:
+            source = fact.source if fact.assumed else f"assumed: {fact.source}"
+            yield fact if fact.key == KEY else fact._replace(source=source, assumed=True)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:

@@ -21,6 +21,16 @@ LATENT = """python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attent
     --qk-head-dim 64 --recompute-granularity full
 """
 LOCAL = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 --transformer-impl local\n"
+MODULE = "python -m torch.distributed.run tools/train.py --num-layers 2 --hidden-size 512 --num-attention-heads 8\n"
+ONLY_ARGUMENTS = """export MODEL_OPTIONS=" \\
+    --num-layers 2 --load ${CHECKPOINT}/model --hidden-size 512 --num-attention-heads 8"
+EXTRA_ARGS=(--bf16 --micro-batch-size $BATCH)
+"""
+UNKNOWN_PROGRAM = "${LAUNCHER} ${PROGRAM} --num-layers 2 --hidden-size 512 --num-attention-heads 8\n"
+MODEL_WORDS = {
+    "framework": "megatron", "head_dim_qk": 64, "head_dim_v": 64, "num_heads": 8, "num_kv_heads": 8, "dropout": 0.1,
+    "moe_grouped_gemm": False,
+}  # fmt: skip
 GENERATION = "python run_text_generation_server.py --num-layers 2 --hidden-size 64 --num-attention-heads 2\n"
 SCRIPT = """accelerate launch --config_file fsdp.yaml sft.py --model_name_or_path x --output_dir y \\
     --attn_implementation $ATTN --per_device_train_batch_size=4 --packing --bf16 True --max_length 4096
@@ -99,7 +109,10 @@ def words(declaration):
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "moe_grouped_gemm": False,
         }),
-        (LOCAL, {}),
+        (LOCAL, {"not_understood": ("transformer_impl=local",)}),
+        (MODULE, MODEL_WORDS),
+        (ONLY_ARGUMENTS, {**MODEL_WORDS, "dtype": "bfloat16", "batch_size": None}),
+        (UNKNOWN_PROGRAM, MODEL_WORDS),
         (GENERATION, {}),
         (SCRIPT, {**TRAINED, "trainer": "trl.scripts",
                   "attn_implementation": None, "batch_size": 4, "packing": True, "dtype": "bfloat16",

@@ -104,6 +104,35 @@ def test_calls_state_the_job(text: str, expected: dict[str, object]) -> None:
     assert {key: found.get(key) for key in expected} == expected
 
 
+LAYER = """import transformer_engine as te
+class Layer(te.pytorch.TransformerLayer):
+    def __init__(self, config):
+        super().__init__(config.hidden, config.inner, 16, attn_input_format="bshd", attention_dropout=0.0)
+"""
+
+
+def test_a_class_of_the_program_is_its_base_with_the_arguments_of_its_constructor() -> None:
+    found = stated(LAYER)
+    assert found["framework"] == "transformer_engine"
+    assert (found["num_heads"], found["qkv_layout"], found["dropout"]) == (16, "bshd_bshd_bshd", 0.0)
+
+
+def test_what_the_rules_are_not_about_is_said() -> None:
+    text = "import transformer_engine.jax.flax as te\nlayer = te.TransformerLayer(hidden_size=64)\n"
+    assert stated(text) == {"not_understood": ("attention of JAX",)}
+
+
+def test_own_modules_say_who_computes_attention_where_the_program_does_not(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(LAYER)
+    (tmp_path / "unused.py").write_text(loaded("attn_implementation='sdpa'"))
+    found = read_program(tmp_path / "train.py", "from layers import Layer\nmodel = Layer(c)\n", built_in_watch()).facts
+    framework = next(fact for fact in found if fact.key == "workload.framework")
+    assert (framework.value, framework.assumed) == ("transformer_engine", True)
+    own = "from layers import Layer\n" + loaded("attn_implementation='eager'")
+    found = read_program(tmp_path / "train.py", own, built_in_watch()).facts
+    assert {fact.key: fact.value for fact in found}["workload.framework"] == "transformers"
+
+
 def test_a_literal_in_the_script_counts_before_a_default() -> None:
     text = loaded("attn_implementation='sdpa'", OPTIONS["argparse"]) + loaded("attn_implementation=args.attn_name")
     assert stated(text.replace("'sdpa')", "'eager')", 1))["attn_implementation"] == "sdpa"

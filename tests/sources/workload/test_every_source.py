@@ -23,6 +23,7 @@ from doctor.sources.workload.files import parse_settings
 from doctor.sources.workload.recipes import read_job
 from doctor.util.yaml_text import parse_document
 from tests.helpers.rulebook import builtin_rulebook
+from tests.helpers.watches import built_in_watch
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOBS = sorted(path.parent.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*/workload.yaml"))
@@ -32,7 +33,7 @@ Read = Callable[[Mapping[str, Any], Path], Facts]
 def workload_file(words: Mapping[str, Any], folder: Path) -> Facts:
     path = folder / "job.yaml"
     path.write_text(json.dumps(dict(words)), "utf-8")
-    return read_job(path, builtin_rulebook().trainers)
+    return read_job(path, built_in_watch())
 
 
 def wrapped_file(words: Mapping[str, Any], folder: Path) -> Facts:

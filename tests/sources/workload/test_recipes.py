@@ -8,7 +8,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.sources.workload.recipes import read_job
-from tests.helpers.rulebook import builtin_rulebook
+from tests.helpers.watches import built_in_watch
 
 AXOLOTL = """base_model: some/model
 datasets: [{path: a, type: b}]
@@ -72,7 +72,7 @@ PLAIN = {
 
 
 def job_of(path):
-    return read_job(path, builtin_rulebook().trainers)
+    return read_job(path, built_in_watch())
 
 
 def read(folder, text, name="job.yaml"):
@@ -145,6 +145,26 @@ def test_xformers_of_axolotl_computes_the_attention(tmp_path):
         found = read(tmp_path, AXOLOTL.replace("flash_attention: true", line))
         assert found["framework"] == "xformers"
         assert "attn_implementation" not in found
+
+
+def test_a_file_lists_the_options_and_variables_of_a_command(tmp_path):
+    """Launchers of clusters keep the command line as a table: its options count as those of a command."""
+    text = """ENV_VARS: {NVTE_FUSED_ATTN: 0, SOME_TOKEN: x}
+MODEL_ARGS:
+  --num-layers: 2
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --bf16: true
+  --transformer-impl: transformer_engine
+METRICS: [lm loss]
+"""
+    found = read(tmp_path, text)
+    assert found == {
+        "framework": "megatron", "head_dim_qk": 64, "head_dim_v": 64, "num_heads": 8, "num_kv_heads": 8,
+        "dropout": 0.1, "dtype": "bfloat16", "moe_grouped_gemm": False, "env.NVTE_FUSED_ATTN": "0",
+    }  # fmt: skip
+    local = read(tmp_path, text.replace("transformer_engine", "local"))
+    assert local["not_understood"] == ("transformer_impl=local",)
 
 
 def test_a_deepspeed_config_without_zero_is_stage_0(tmp_path):

@@ -24,6 +24,7 @@ from .installs import Installs, LineWord
 from .jobs import job_facts
 from .serving import add_job, default_command
 from .shell import LONGEST_VALUE, Command, commands
+from .training import listed_facts
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PIP = re.compile(r"pip(?:3(?:\.[0-9]+)?)?")
@@ -45,6 +46,11 @@ _SYNCS = {
 }  # fmt: skip
 _CONTEXTS = ("docker", "dockerfiles", ".devcontainer", "containers", "container", "build", "scripts", "slurm", "jobs")
 MOST_SOURCED = 20  # files
+
+
+def _is_known(value: str) -> bool:
+    """Return whether a value is known, or lists options of which some are."""
+    return UNKNOWN not in value or re.match(r"\s*--\w", value) is not None
 
 
 class Script:
@@ -147,7 +153,7 @@ class Script:
                 if name in self.exported:
                     self.set(name, value, line, certain=command.certain)
                 else:
-                    self.variables[name] = value if command.certain and UNKNOWN not in value else None
+                    self.variables[name] = value if command.certain and _is_known(value) else None
             return
         name = words[0][1].rpartition("/")[2]
         if self._shell_builtin(name, words, command):
@@ -316,6 +322,21 @@ class Script:
                 words = [*((line, word) for word in default), *words[at + 1 :]]
                 break
         add_job(self.served, job_facts(words, self.path, self.find, self.watch), certain=certain)
+
+    def take_listed_options(self) -> None:
+        """Take the options that variables list, where the script itself starts no job: others read it for them."""
+        words = [
+            (self._line_of(name.removesuffix("[@]")), word)
+            for name, value in self.variables.items()
+            if value is not None and value.lstrip().startswith("--")
+            for word in value.split()
+        ]
+        if words and not self.served:
+            add_job(self.served, listed_facts(words, self.path, self.find, self.watch.trainers))
+
+    def _line_of(self, name: str) -> int:
+        assigned = re.compile(rf"\s*(?:export\s+)?{re.escape(name)}\+?=")
+        return next((number for number, row in enumerate(self.rows, 1) if assigned.match(row)), 1)
 
     def _start(self, words: Sequence[LineWord]) -> None:
         """Take the images and variables from the arguments of a launcher."""

@@ -32,6 +32,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     script = Script(path, text, watch)
     gpus = _directives(script, text)
     script.run(text, 1)
+    script.take_listed_options()
     installs = script.installs
     entries = tuple(entry for found in installs.entries.values() for entry in found)
     facts = (*installs.facts.values(), *script.environment.values(), *script.served.values(), *gpus)

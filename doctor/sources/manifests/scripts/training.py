@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from doctor.errors import DoctorError
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.training.options import LATER, ReadConfig, Statement
-from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
+from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_by_options, trainer_of, unmet
 from doctor.model import Fact
-from doctor.sources.attention_options import not_understood
+from doctor.sources.attention_options import joined, not_understood, unread
 from doctor.sources.variables import UNKNOWN
 from doctor.util.yaml_text import parse_document
 
@@ -26,6 +26,8 @@ _CONFIG = re.compile(r"[^=]+\.(?:ya?ml|json)")
 SCRIPT = re.compile(r"(?:.*/)?([\w.-]+\.py)")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _ENDS = ("&&", "||", ";", "|", "&")
+#: Modules after `-m` that start another program.
+_LAUNCHERS = re.compile(r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|deepspeed\.launcher\.\w+")
 
 LineWord = tuple[int, str]
 Trainers = Mapping[str, Trainer]
@@ -45,7 +47,7 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find, trainers
     """Return the workload that a command states; empty unless it starts a training that is known here."""
     start = _start(words, trainers)
     if start is None:
-        return []
+        return listed_facts(words, file, find, trainers) if _starts_unknown(words) else []
     given, lines, config = options_of(
         words[start.at :], assigned=start.trainer is not None and start.trainer.takes_assignments
     )
@@ -67,8 +69,29 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find, trainers
     launcher = [found for found in _launcher(words[: start.at], read, trainers) if found.word not in stated]
     statements = [found for found in statements if found.word not in {other.word for other in launcher}]
     both = (*statements, *launcher)
-    unread = not_understood({**(base or {}), **given}, (found.option for found in both), place, _values(both))
-    return [*(_fact(found, lines, place, str(named or "")) for found in both), *unread]
+    options = {**(base or {}), **given}
+    left = not_understood(options, (found.option for found in both), place, _values(both))
+    left = joined((*left, *unread(unmet(trainer, options), place)))
+    return [*(_fact(found, lines, place, str(named or "")) for found in both), *left]
+
+
+def listed_facts(words: Sequence[LineWord], file: object, find: Find, trainers: Trainers) -> list[Fact]:
+    """Return the workload that options state, where the program that takes them is unknown; empty for other options."""
+    given, lines, _ = options_of(words, assigned=False)
+    trainer = trainer_by_options(given, trainers)
+    if trainer is None:
+        return []
+    place = f"{file}:{words[0][0]}"
+    found = recipe_statements(trainer, given, lambda name: _parsed(find(name)))
+    left = not_understood(given, (one.option for one in found), place, _values(found))
+    left = joined((*left, *unread(unmet(trainer, given), place)))
+    return [*(_fact(one, lines, place, "") for one in found), *left]
+
+
+def _starts_unknown(words: Sequence[LineWord]) -> bool:
+    """Return whether only the running shell knows which program a command starts."""
+    before = (text for _, text in words[: next((at for at, (_, text) in enumerate(words) if text[:2] == "--"), 0)])
+    return any(UNKNOWN in text for text in before)
 
 
 def _values(statements: Iterable[Statement]) -> Iterator[Any]:
@@ -83,7 +106,7 @@ def _start(words: Sequence[LineWord], known: Trainers) -> _Start | None:
         following = texts[at + 1] if at + 1 < len(texts) else ""
         if trainer := next((one for one in trainers if following in one.programs.get(name, ())), None):
             return _Start(trainer, following, at + 2)
-        if text in ("-m", "--module"):
+        if text in ("-m", "--module") and not _LAUNCHERS.fullmatch(following):
             trainer = next((one for one in trainers if _is_any(one.modules, following)), None)
             return _Start(trainer, following, at + 2) if trainer else None
         if at and (trainer := next((one for one in trainers if _is_any(one.scripts, text)), None)):
