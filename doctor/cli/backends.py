@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Literal, TextIO
 
 import typer
 
 from doctor.diagnosis.batch import answer as answer_line
 from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.speed import measure_speed
 from doctor.errors import DoctorError, reason_of
 from doctor.report.formats import renderer
 from doctor.rulebook.rulebook import load_rulebook
@@ -25,6 +26,9 @@ from doctor.util.reading import MAX_LINE, bounded_lines, open_stream
 from .answer import Answer, reports
 from .output import deliver, require_all_read
 from .request import TargetOptions, examines, project_request_of
+
+MOST_TOKENS = 1 << 24
+MOST_LENGTHS = 12
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -39,9 +43,26 @@ def backends(
         str | None,
         typer.Option(metavar="FILE", help="Many cases as JSON Lines, `-` for stdin; answers in the same order."),
     ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run", help="Measure every backend on this GPU: time, memory and error on the job's own shapes."
+        ),
+    ] = False,
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="With `--run`: these sequence lengths instead of the job's: `1k,2k,4k`."),
+    ] = None,
+    device: Annotated[
+        Literal["cuda", "cpu"], typer.Option(help="With `--run`: the CPU shows what runs, not how fast a GPU is.")
+    ] = "cuda",
 ) -> int:
     """Show which attention backend will be selected for this workload, and why not the others."""
     screen = answer.screen
+    if run:
+        return _measure(target, answer, batch, _lengths(lengths), device)
+    if lengths is not None:
+        raise DoctorError("`--lengths` goes with `--run`")
     if batch is not None:
         given = target.given()
         if given:
@@ -57,6 +78,34 @@ def backends(
     require_all_read(report.unread)
     failing = (item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions)
     return int(any(failing))
+
+
+def _measure(target: TargetOptions, answer: Answer, batch: str | None, lengths: tuple[int, ...], device: str) -> int:
+    """Measure the backends of one job; return 1 where none ran."""
+    if batch is not None:
+        raise DoctorError("`--batch` does not go with `--run`")
+    if target.gpu:
+        raise DoctorError("`--gpu` does not go with `--run`", "what is measured is the GPU of this machine")
+    answer.require_writable()
+    outputs = [(renderer(item.format, "speed"), item) for item in answer.outputs]
+    with answer.screen.working("reading the job") as progress:
+        speed = measure_speed(project_request_of(target), lengths, device, progress.step)
+    for render, item in outputs:
+        deliver(render, speed, item.file, answer.screen)
+    return int(speed.fastest is None)
+
+
+def _lengths(text: str | None) -> tuple[int, ...]:
+    """Return `1k,2048` as (1024, 2048), in rising order; DoctorError for anything else."""
+    found = set()
+    for part in (text or "").replace(" ", "").lower().split(",") if text is not None else ():
+        number, unit = (part[:-1], 1024) if part.endswith("k") else (part, 1)
+        if not number.isdecimal() or not 0 < int(number) * unit <= MOST_TOKENS:
+            raise DoctorError(f"`--lengths` takes numbers of tokens like 512 or 4k, found `{part}`")
+        found.add(int(number) * unit)
+    if len(found) > MOST_LENGTHS:
+        raise DoctorError(f"`--lengths` takes {MOST_LENGTHS} lengths at most, found {len(found)}")
+    return tuple(sorted(found))
 
 
 def _file_of_lines(answer: Answer) -> str | None:

@@ -22,7 +22,7 @@ FORMATS = {
 
 
 #: View of something else than a diagnosis -> the module that has one function per format.
-VIEWS = {"comparison": "comparison", "fleet": "fleet", "sharded": "sharded"}
+VIEWS = {"comparison": "comparison", "fleet": "fleet", "sharded": "sharded", "speed": "speed"}
 
 Renderer = Callable[[Any, Style], str]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .bar_chart import BarChart
 from .html import rendered
+from .line_chart import LineChart
 from .markdown_text import code_block, prose
 from .page import Page
 from .style import Style
@@ -46,6 +47,7 @@ class Section:
     commands: tuple[str, ...] = ()
     only_html: bool = False
     chart: BarChart | None = None  # of the page only
+    lines_chart: LineChart | None = None  # of the page only
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,11 @@ class Library:
         return tuple(self.body.get("trainers") or ())
 
     @property
+    def attention_calls(self) -> tuple[Mapping[str, Any], ...]:
+        """Its attention as a run on a GPU can measure it, and what selects it in each framework."""
+        return tuple(self.body.get("attention_calls") or ())
+
+    @property
     def reach(self) -> tuple[str, ...]:
         """The part that a job must call to meet the flaws of its rules; empty: any of its distributions."""
         return as_tuple(self.body.get("reach"))

@@ -451,7 +451,14 @@ def check_library(shape: Shape, content: Any) -> None:
         "needs": shape.values(text, texts), "alone": options, "options": options,
         "readings": shape.items(lambda value, at: shape.mapping(value, at, reading, ("kind",))),
     }  # fmt: skip
+    attention_call: dict[str, Check] = {
+        "id": text, "title": text, "package": texts, "env": _anything,
+        "compiled": shape.boolean, "when": shape.condition, "select": shape.values(text, text),
+    }  # fmt: skip
     checks: dict[str, Check] = {
+        "attention_calls": shape.items(
+            lambda value, at: shape.mapping(value, at, attention_call, ("id", "title", "select"))
+        ),
         "trainers": shape.items(lambda value, at: shape.mapping(value, at, trainer, ("id", "title"))),
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,

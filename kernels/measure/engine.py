@@ -96,7 +96,9 @@ class Segments(Engine):
 
     def _tokens(self, side):
         kept = self.kept[side]
-        return self.job["batch_size"] * self.job["seq_len_q" if side == 0 else "seq_len_kv"] if kept is None else len(kept)
+        return (
+            self.job["batch_size"] * self.job["seq_len_q" if side == 0 else "seq_len_kv"] if kept is None else len(kept)
+        )
 
 
 def _bounds(torch, lengths, device):

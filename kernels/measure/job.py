@@ -99,7 +99,7 @@ class Job:
         if words["num_heads"] % words["num_kv_heads"]:
             raise ValueError("num_heads {num_heads} is no multiple of num_kv_heads {num_kv_heads}".format(**words))
         layout = str(words.get("qkv_layout") or "bshd")
-        if words.get("qkv_interleaved") or not layout.startswith(("bshd_bshd", "t")) and layout != "bshd":
+        if words.get("qkv_interleaved") or (not layout.startswith(("bshd_bshd", "t")) and layout != "bshd"):
             self.assumed["qkv_layout"] = "measured with q, k and v apart, each as (batch, sequence, heads, width)"
         bias = words.get("bias") or "no_bias"
         if bias not in ("no_bias", "alibi"):
@@ -128,10 +128,7 @@ class Job:
     def _fit(self):
         """Make the job smaller where its tensors do not fit into memory, or would take minutes on a CPU."""
         words, before = self.words, dict(self.words)
-        if self.device.startswith("cuda"):
-            room = SHARE * self.torch.cuda.mem_get_info(self.device)[0]
-        else:
-            room = float("inf")
+        room = SHARE * self.torch.cuda.mem_get_info(self.device)[0] if self.device.startswith("cuda") else float("inf")
         while self.tensor_bytes() > room or (self.device == "cpu" and self._scores() > MAX_SCORES_CPU):
             if words["batch_size"] > 1:
                 words["batch_size"] //= 2

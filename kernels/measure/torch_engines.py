@@ -47,9 +47,7 @@ class Sdpa(Engine):
         if self.backend == "flash":
             raise Refused("FlashAttention in torch takes no mask tensor")
         mask = job.dense_mask()
-        if job.alibi:
-            mask = additive(torch, job, mask, getattr(torch, job["dtype"]))
-        elif (job.get("mask_dtype") or "boolean") != "boolean":
+        if job.alibi or (job.get("mask_dtype") or "boolean") != "boolean":
             mask = additive(torch, job, mask, getattr(torch, job["dtype"]))
         else:
             mask = mask.contiguous()

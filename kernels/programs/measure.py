@@ -22,6 +22,8 @@ REFUSALS = (
     "only support", "not support", "must be", "should be", "No operator found", "unsupported", "NYI", "No kernel image",
     "FlashAttention", "is not implemented", "not implemented for", "Expected", "requires",
 )  # fmt: skip
+#: Backends that exist in compiled form only.
+COMPILED = ("flex.triton",)
 _job = {}  # the last job: several backends are measured on the same tensors
 _began = []
 
@@ -36,7 +38,7 @@ def make_engine(torch, job, backend, compiled):
     if library == "te":
         return libraries.TransformerEngine(torch, job, part)
     if library == "flex":
-        return own.Flex(torch, job, part != "eager" or compiled)
+        return own.Flex(torch, job, compiled)
     kinds = {
         "hf.eager": own.Eager, "torch.varlen": own.Varlen, "xformers": libraries.Xformers,
         "sageattention": libraries.Sage, "flashinfer": libraries.FlashInfer, "fla.parallel_attn": libraries.Fla,
@@ -120,10 +122,11 @@ def run(request):
     torch = import_torch()
     device = pick_device(torch, request)
     _within_budget(request)
-    backend, compiled = str(request["measured"]), bool(request.get("compiled"))
+    backend = str(request["measured"])
+    compiled = bool(request.get("compiled")) or backend in COMPILED
     job, tensors, truth, pairs, rate = _prepared(torch, request, device)
     observed = _about(torch, job, device)
-    observed.update(backend=backend, compiled=compiled, gpu_state=state(device))
+    observed.update(backend=backend, compiled=compiled, gpu_state=state(device), matrix_tflops=round(rate / 1e12, 4))
     try:
         step("{}: make the call".format(backend))
         engine = make_engine(torch, job, backend, compiled)
@@ -131,9 +134,10 @@ def run(request):
         inputs, dout = engine.prepare(*tensors)
         observed["words"] = engine.notes
         with engine.context():
-            _measure(torch, job, engine, compiled, inputs, dout, observed)
+            function = _compiled(torch, engine.call) if compiled else engine.call
+            _measure(torch, engine, function, inputs, dout, observed)
             observed.update(_rates(job, engine, observed, pairs, rate))
-            _check(torch, job, engine, compiled, truth, observed)
+            _check(torch, engine, function, truth, observed)
     except (Refused, Unavailable) as error:
         error.observed = {**observed, **getattr(error, "observed", {})}
         raise
@@ -159,11 +163,10 @@ def _within_budget(request):
         raise Unavailable("not measured: the time limit of {:g} s was reached".format(budget))
 
 
-def _measure(torch, job, engine, compiled, inputs, dout, observed):
+def _measure(torch, engine, function, inputs, dout, observed):
     """Fill in times and memory."""
-    backend = observed["backend"]
+    backend, job = observed["backend"], engine.job
     gpu = job.device.startswith("cuda")
-    function = _compiled(torch, engine.call) if compiled else engine.call
     one = Step(torch, engine, function, inputs, dout)
     step("{}: first call".format(backend))
     if hasattr(engine, "accept"):
@@ -187,14 +190,14 @@ def _measure(torch, job, engine, compiled, inputs, dout, observed):
     )  # fmt: skip
 
 
-def _check(torch, job, engine, compiled, truth, observed):
+def _check(torch, engine, function, truth, observed):
     """Fill in the error against float64, and whether two runs are equal."""
-    if job.get("dropout"):
+    if engine.job.get("dropout"):
         observed["checked"] = "nothing: dropout draws other numbers in each run"
         return
     step("{}: compare with float64".format(observed["backend"]))
     inputs, dout = engine.prepare(*truth.tensors[:3], truth.incoming())
-    one = Step(torch, engine, _compiled(torch, engine.call) if compiled else engine.call, inputs, dout)
+    one = Step(torch, engine, function, inputs, dout)
     (out, grads), (again, grads_again) = one(), one()
     equal = [torch.equal(a, b) for a, b in zip((out, *grads), (again, *grads_again)) if a is not None]  # noqa: B905
     observed["deterministic"] = all(equal)

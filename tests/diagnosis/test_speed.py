@@ -1,0 +1,140 @@
+"""`backends --run`: which calls are measured, what a death becomes, and the whole on a CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor.cli import main as cli
+from doctor.diagnosis.speed import BUDGET, calls_of, measurement_of, requests_of, selected_call, with_length
+from doctor.model import Fact, Facts
+from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.runner.result import KernelOutcome, KernelResult
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA = {
+    "framework": "torch_sdpa", "dtype": "bfloat16", "head_dim_qk": 128, "num_heads": 32, "num_kv_heads": 8,
+    "batch_size": 1, "seq_len_q": 4096, "mask": "causal", "training": True,
+}  # fmt: skip
+MACHINE = {"torch.version": "2.11.0", "gpu.sm": "9.0", "gpu.name": "NVIDIA H100 80GB HBM3", "cudnn.version": "9.19.0",
+           "python.version": "3.12.3"}  # fmt: skip
+
+
+def known(packages: dict[str, Any], **job: Any) -> FactResolver:
+    words = {f"workload.{word}": value for word, value in {**LLAMA, **job}.items()}
+    facts = Facts(Fact(key, value, "test") for key, value in {**MACHINE, **packages, **words}.items())
+    return evaluate(load_rulebook(()), facts).known
+
+
+def names(*given: Any, **job: Any) -> list[str]:
+    return [call.id for call in calls_of(load_rulebook(()), known(*given, **job))[0]]
+
+
+def test_torch_alone() -> None:
+    found, missing = calls_of(load_rulebook(()), known({"flash-attn.version": "absent"}))
+    assert [call.id for call in found] == [
+        "sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "sdpa.math", "hf.eager", "flex.triton", "flex.eager",
+    ]  # fmt: skip
+    assert {"flash-attn", "xformers", "transformer-engine"} <= set(missing)
+
+
+def test_installed_libraries_are_measured() -> None:
+    found = names({"fa3-fwd.version": "0.0.3", "xformers.version": "0.0.35", "transformer-engine.version": "2.14.0"})
+    assert {"fa.flash3", "xformers", "te.flash", "te.fused", "te.unfused"} <= set(found)
+    assert "fa.flash2" not in found
+
+
+def test_calls_of_some_jobs_only() -> None:
+    assert "torch.varlen" not in names({})
+    assert "torch.varlen" in names({}, packing=True)
+    assert "torch.varlen" in names({}, mask="padding_causal")
+
+
+def test_every_call_of_the_rulebook_has_a_program() -> None:
+    """A call in a library file that the program does not know would fail on the GPU only."""
+    source = (ROOT / "kernels" / "programs" / "measure.py").read_text()
+    for library in load_rulebook(()).libraries.values():
+        for item in library.attention_calls:
+            kind, _, part = item["id"].partition(".")
+            listed = f'"{item["id"]}"' in source or (part and re.search(rf'library == "{kind}"', source))
+            assert listed, item["id"]
+            assert "*" in item["select"], item["id"]
+
+
+def test_words_that_select_follow_the_framework() -> None:
+    calls, _ = calls_of(load_rulebook(()), known({"transformers.version": "5.0.0"}, framework="transformers"))
+    (flash,) = [call for call in calls if call.id == "sdpa.flash"]
+    assert flash.select.startswith('attn_implementation="sdpa"')
+    calls, _ = calls_of(load_rulebook(()), known({}))
+    assert calls[0].select == "`with sdpa_kernel(SDPBackend.FLASH_ATTENTION):` around the step"
+
+
+def test_the_selected_call_is_that_of_the_framework() -> None:
+    assert selected_call(known({})) in ("sdpa.flash", "sdpa.cudnn")
+    assert selected_call(known({}, sdpa_backend="math")) == "sdpa.math"
+    hf = {"transformers.version": "5.0.0"}
+    assert selected_call(known(hf, framework="transformers", attn_implementation="eager")) == "hf.eager"
+    assert selected_call(known({"gpu.sm": None}, framework="vllm")) is None
+
+
+def test_lengths_keep_the_queries_of_a_decoding_job() -> None:
+    assert with_length({"seq_len_q": 1, "seq_len_kv": 4096}, 8192) == {"seq_len_q": 1, "seq_len_kv": 8192}
+    assert with_length({"seq_len_q": 4096}, 512) == {"seq_len_q": 512, "seq_len_kv": 512}
+
+
+def test_compiled_calls_go_last_and_the_budget_grows_with_the_lengths() -> None:
+    calls, _ = calls_of(load_rulebook(()), known({}))
+    made = list(requests_of([{"seq_len_q": 1}, {"seq_len_q": 2}], calls, "cuda", True))
+    order = [request["compiled"] for request in made]
+    assert order == sorted(order) and any(order)
+    assert {request["budget"] for request in made} == {2 * BUDGET}
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "timeout", "unavailable", "failed"])
+def test_a_death_is_a_record(outcome: str) -> None:
+    request = {**LLAMA, "measured": "sdpa.cudnn", "compiled": False}
+    made = measurement_of(request, KernelResult(KernelOutcome(outcome), reason="killed by SIGSEGV"))
+    assert (made.outcome, made.reason, made.backend) == (outcome, "killed by SIGSEGV", "sdpa.cudnn")
+    assert (made.seq_len_kv, made.head_dim_v, made.ran) == (4096, 128, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--lengths", "1k"), "goes with `--run`"),
+        (("--run", "--lengths", "1k,x"), "found `x`"),
+        (("--run", "--lengths", ""), "found ``"),
+        (("--run", "--lengths", "0"), "found `0`"),
+        (("--run", "--lengths", ",".join(map(str, range(1, 20)))), "12 lengths at most"),
+        (("--run", "--gpu", "h100"), "does not go with `--run`"),
+        (("--run", "--batch", "-"), "does not go with `--run`"),
+        (("--run", "--format", "sarif"), "cannot show speed"),
+    ],
+)
+def test_bad_options_are_one_line(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["backends", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_files_alone_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = ROOT / "examples" / "incidents" / "b" / "facts.yaml"
+    assert cli.run(["backends", "--run", "--facts", str(facts)]) == 3
+    assert "nothing can be measured" in capsys.readouterr().err
+
+
+def test_the_whole_on_a_cpu(torch_python: str, tmp_path: Path) -> None:
+    job, out = tmp_path / "job.json", tmp_path / "speed.json"
+    job.write_text(json.dumps({**LLAMA, "dtype": "float32", "num_heads": 4, "num_kv_heads": 2, "head_dim_qk": 32}))
+    run = ["backends", "--run", "--device", "cpu", "--python", torch_python, "--workload", str(job)]
+    assert cli.run([*run, "--lengths", "64,128", "--format", f"json={out}"]) == 0
+    content = json.loads(out.read_text())
+    ran = {(item["backend"], item["seq_len_kv"]) for item in content["measurements"] if item["outcome"] == "ran"}
+    assert {(name, length) for name in ("sdpa.flash", "sdpa.math", "hf.eager") for length in (64, 128)} <= ran
+    assert all(item["right"] for item in content["measurements"] if item["outcome"] == "ran")
+    assert content["measurements"][0]["clock"] == "host" and content["timing"]["measure"] > 0
