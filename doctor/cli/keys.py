@@ -12,6 +12,8 @@ from doctor.errors import DoctorError
 from doctor.facts.examples import example_of
 from doctor.facts.vocabulary import TERMS, Term, nearest
 from doctor.facts.workload import ALIASES
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.project.config import project_defaults
 
 from .answer import Answer, reports
 
@@ -31,6 +33,7 @@ def keys(
     word: Annotated[str | None, typer.Argument(metavar="WORD", help="Only keys that contain this word.")] = None,
 ) -> int:
     """List the words for facts and workloads: what --set, facts files and workload files accept."""
+    load_rulebook(project_defaults().rules)  # whose libraries add words
     rows = [_row(term) for term in TERMS.values() if not term.derived]
     rows += [
         {"key": key, "kind": kind, "meaning": meaning, "example": f"--set {example}"}

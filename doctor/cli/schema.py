@@ -10,6 +10,8 @@ import typer
 from doctor.diagnosis.schemas import schema_names, schema_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.project.config import project_defaults
 
 from .options import Output
 from .output import write
@@ -31,5 +33,6 @@ def schema(
         return 0
     if name not in names:
         raise DoctorError(f"there is no schema `{name}`", nearest(name, names) or f"schemas are {', '.join(names)}")
+    load_rulebook(project_defaults().rules)  # whose libraries add words
     write(json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n", output)
     return 0

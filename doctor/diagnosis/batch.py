@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.frameworks import caller_named
 from doctor.facts.long_form import read_fact
 from doctor.facts.sglang_options import read_options
 from doctor.facts.workload import workload_facts
@@ -57,18 +58,14 @@ def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
     return predictions[library.prefix or library.name]
 
 
-#: frameworks that call another library for attention
-_CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch", "xtuner": "transformers"}
-
-
-def library_of(rulebook: Rulebook, framework: str | None) -> Library:
+def library_of(rulebook: Rulebook, named: str | None) -> Library:
     """The library whose backends a framework's workload is served by; DoctorError when there is none."""
-    if framework is None:
+    if named is None:
         raise DoctorError("`workload.framework` is missing")
-    library = rulebook.libraries.get(_CALLS.get(framework, framework))
+    library = rulebook.libraries.get(caller_named(named).library)
     if library is None or not library.backends:
         having = [name for name, found in rulebook.libraries.items() if found.backends]
-        raise DoctorError(f"no backends are known for framework `{framework}`", f"known: {', '.join(sorted(having))}")
+        raise DoctorError(f"no backends are known for framework `{named}`", f"known: {', '.join(sorted(having))}")
     return library
 
 

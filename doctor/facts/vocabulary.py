@@ -43,10 +43,6 @@ MASKS = (
     "no_mask", "padding", "causal", "padding_causal", "causal_bottom_right",
     "padding_causal_bottom_right", "arbitrary",
 )  # fmt: skip
-FRAMEWORKS = (
-    "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm", "sglang", "flex_attention", "diffusers",
-)  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
     ("python.version", VERSION, "the target's Python"),
@@ -111,7 +107,7 @@ TERMS: dict[str, Term] = _terms(
     ("ranks.environment_differs", TEXT, "which ranks of the job set which variable to what, where they differ"),
     ("ranks.gpus_differ", TEXT, "which ranks of the job run on which GPU, where they differ"),
     ("workload.given", BOOLEAN, "a workload was described"),
-    ("workload.framework", TEXT, "who calls attention", FRAMEWORKS),
+    ("workload.framework", TEXT, "who calls attention"),  # the libraries say which words: `allow`
     ("workload.dtype", TEXT, "of q, k, v", ("bfloat16", "float16", "float32", "float8")),
     ("workload.head_dim_qk", INTEGER, "width of a query/key head"),
     ("workload.head_dim_v", INTEGER, "width of a value head"),
@@ -182,15 +178,6 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "torch.float16": "float16", "fp32": "float32", "f32": "float32", "float": "float32", "torch.float32": "float32",
         "fp8": "float8", "fp8_e4m3": "float8", "float8_e4m3fn": "float8", "torch.float8_e4m3fn": "float8",
     },
-    "workload.framework": {
-        "huggingface": "transformers", "hf": "transformers", "te": "transformer_engine",
-        "transformer-engine": "transformer_engine", "transformerengine": "transformer_engine", "torch": "torch_sdpa",
-        "pytorch": "torch_sdpa", "sdpa": "torch_sdpa", "flash-attn": "flash_attn", "flash-attention": "flash_attn",
-        "flash_attention": "flash_attn", "megatron-core": "megatron", "megatron-lm": "megatron",
-        "sage": "sageattention", "megatron-bridge": "megatron", "nemo": "megatron",
-        "trl": "transformers", "peft": "transformers", "accelerate": "transformers", "axolotl": "transformers",
-        "unsloth": "transformers", "llamafactory": "transformers", "llama-factory": "transformers",
-    },
     "workload.mask": {"none": "no_mask", "full": "no_mask"},
     "workload.fp8_recipe": {
         "delayed_scaling": "delayed", "current_scaling": "current", "tensorwise": "current", "blockwise": "block",
@@ -240,6 +227,14 @@ def declare(term: Term) -> None:
     if term.key in TERMS:
         raise ValueError(f"`{term.key}` is in the vocabulary already")
     TERMS[term.key] = term
+
+
+def allow(key: str, word: str, spellings: Iterable[str]) -> None:
+    """Add a text to those that a key may have, with its other spellings in lower case."""
+    found = TERMS[key]
+    TERMS[key] = found._replace(values=tuple(dict.fromkeys((*found.values, word))))
+    SPELLINGS.setdefault(key, {}).update((spelling, word) for spelling in spellings)
+    term.cache_clear()
 
 
 @lru_cache(maxsize=4096)

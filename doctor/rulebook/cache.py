@@ -26,6 +26,7 @@ import packaging
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
+from doctor.facts.libraries.frameworks import declare_frameworks
 from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
 from doctor.util.cache_file import cache_folder, open_cache, write_cache, write_data
@@ -33,7 +34,7 @@ from doctor.util.open_flags import FOLDER
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
-from .schema import is_checked, read_sources
+from .schema import LIBRARY, checked_sources, declare_words, is_checked, parsed_file
 
 LOGGER = logging.getLogger(__name__)
 
@@ -129,7 +130,10 @@ def rule_folders(extra: Iterable[str] = ()) -> tuple[RuleFolder, ...]:
 
 def load_compiled(folders: Sequence[RuleFolder]) -> CompiledRules:
     """Return the contents of all rule files, of each folder from its cache where that is valid."""
-    parts = [_load(folder) for folder in reversed(folders)][::-1]  # those of the user first: what fails, fails at once
+    parts = []
+    for folder in folders:
+        parts.append(_load(folder))
+        _declare(body for _, body in parts[-1].libraries)  # the rules of the next folder use their words
     if len(parts) == 1:
         return parts[0]
     names = [("library", name) for part in parts for name, _ in part.libraries]
@@ -195,7 +199,11 @@ def _compile_folder(folder: RuleFolder) -> CompiledRules:
 
 
 def _compile(files: list[Path], folder: str = "") -> CompiledRules:
-    bodies = [(item.kind, item.library, item.path, item.content) for path in files for item in read_sources(path)]
+    described = {path: parsed_file(path) for path in files if path.name == LIBRARY}
+    for shape, content in described.values():  # of all libraries first: any condition may use their words
+        declare_words(shape, content)
+    sources = (item for path in files for item in checked_sources(path, *(described.get(path) or parsed_file(path))))
+    bodies = [(item.kind, item.library, item.path, item.content) for item in sources]
     first: dict[tuple[str, str], str] = {}
     for kind, library, path, content in bodies:
         name = library if kind == "library" else content["id"]
@@ -220,6 +228,11 @@ def _compile(files: list[Path], folder: str = "") -> CompiledRules:
             for (library, key), rules in grouped.items()
         ),
     )
+
+
+def _declare(libraries: Iterable[Mapping[str, Any]]) -> None:
+    """Add the words of libraries to the vocabulary."""
+    declare_frameworks(row for body in libraries for row in body.get("frameworks") or ())
 
 
 def _needed_versions(when: Mapping[str, Any]) -> set[str]:

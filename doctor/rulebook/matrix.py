@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from doctor.errors import NoDiagnosis
+from doctor.facts.libraries.frameworks import Framework, caller_named, predicted_frameworks
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts, Matrix, MatrixRow, Prediction, Reason, Report
 
@@ -29,18 +30,9 @@ BASE: Mapping[str, Any] = {
     "workload.qkv_layout": "bshd_bshd_bshd",
     "workload.training": True,
 }
-#: Frameworks to predict where the job names none, each where its package is there.
-FRAMEWORKS = {
-    "transformer_engine": "transformer-engine.version",
-    "torch_sdpa": "torch.version",
-    "flash_attn": "flash-attn.version",
-    "vllm": "vllm.version",
-}
+#: Kind of the row for calls that take key/value heads as they are, where most code expands them first.
+_EXPANDED = "enable_gqa"
 _GPUS_SHOWN = 4  # heat maps on one page; each is some forty rows
-#: Frameworks with TransformerEngine's layouts, FP8 and context parallelism.
-_TE = ("transformer_engine", "megatron")
-#: Who decodes from a KV cache of blocks.
-_SERVERS = ("vllm", "sglang")
 
 
 @dataclass(frozen=True)
@@ -50,21 +42,22 @@ class Feature:
     group: str
     label: str
     changes: Mapping[str, Any]
-    frameworks: tuple[str, ...] = ()  # empty: everybody's
+    kind: str = ""  # for frameworks that have this kind in `matrix`; empty: for all
 
 
 def matrices(rulebook: Rulebook, facts: Facts) -> tuple[Matrix, ...]:
     """One matrix per library that serves the job's framework; without one, per framework that is installed."""
     named = facts.value("workload.framework")
     known, _ = know(rulebook, facts)
-    wanted = [named] if named else [name for name, key in FRAMEWORKS.items() if _present(known, key)]
+    installed = (item.word for item in predicted_frameworks() if _present(known, f"{item.predicted_with}.version"))
+    wanted = [named] if named else list(installed)
     found: dict[str, Matrix] = {}
-    for framework in wanted:
-        base = _base(facts, framework)
+    for word in wanted:
+        base = _base(facts, caller_named(word))
         known, _ = know(rulebook, base)
         for library in rulebook.libraries.values():
             if library.prefix and library.name not in found and library.applies and library.applies.holds(known):
-                found[library.name] = _matrix(rulebook, library, base, framework)
+                found[library.name] = _matrix(rulebook, library, base, caller_named(word))
     if not found:
         scope = f"of `{named}`" if named else "of the frameworks it knows"
         raise NoDiagnosis(
@@ -92,19 +85,19 @@ def _present(known: FactResolver, key: str) -> bool:
     return known.value(key) not in (None, ABSENT)
 
 
-def _base(facts: Facts, framework: str) -> Facts:
+def _base(facts: Facts, caller: Framework) -> Facts:
     """The workload every row starts from: what the job says, the rest as `BASE` has it."""
-    given = {"workload.framework": framework, **BASE}
-    if framework == "torch_sdpa":
+    given = {"workload.framework": caller.word, **BASE}
+    if _EXPANDED in caller.matrix:
         given["workload.enable_gqa"] = False  # key/value heads are expanded before the call, as most code does
     return Facts(fact(key, value, "default of the matrix") for key, value in given.items()).with_(*facts.values())
 
 
-def _matrix(rulebook: Rulebook, library: Library, base: Facts, framework: str) -> Matrix:
+def _matrix(rulebook: Rulebook, library: Library, base: Facts, caller: Framework) -> Matrix:
     columns = tuple((item.id, item.title) for item in library.backends if item.part_of is None)
     rows = []
     for feature in features(base):
-        if feature.frameworks and framework not in feature.frameworks:
+        if feature.kind and feature.kind not in caller.matrix:
             continue
         changed = base.with_(*(fact(key, value, "the matrix") for key, value in feature.changes.items()))
         rows.append(_row(feature, _prediction(rulebook, library, changed)))
@@ -159,7 +152,7 @@ def _head_dims() -> Rows:
 def _dtypes() -> Rows:
     for dtype in ("bfloat16", "float16", "float32"):
         yield dtype, _set(dtype=dtype)
-    yield "FP8 attention", _set(fp8=True, fp8_dpa=True, fp8_recipe="delayed"), _TE
+    yield "FP8 attention", _set(fp8=True, fp8_dpa=True, fp8_recipe="delayed"), "fp8"
 
 
 def _masks() -> Rows:
@@ -174,10 +167,10 @@ def _masks() -> Rows:
 
 def _layouts(base: Facts) -> Rows:
     heads, padded = base.value("workload.num_heads"), _padded(base.value("workload.mask"))
-    yield "bshd", _set(qkv_layout="bshd_bshd_bshd"), (*_TE, "flash_attn")
-    yield "sbhd", _set(qkv_layout="sbhd_sbhd_sbhd"), _TE
-    yield "bs3hd", _set(qkv_layout="bs3hd", num_kv_heads=heads), _TE
-    yield "thd", _set(qkv_layout="thd_thd_thd", mask=padded), (*_TE, "flash_attn")
+    yield "bshd", _set(qkv_layout="bshd_bshd_bshd"), "bshd"
+    yield "sbhd", _set(qkv_layout="sbhd_sbhd_sbhd"), "sbhd"
+    yield "bs3hd", _set(qkv_layout="bs3hd", num_kv_heads=heads), "bs3hd"
+    yield "thd", _set(qkv_layout="thd_thd_thd", mask=padded), "thd"
 
 
 def _padded(mask: Any) -> str:
@@ -192,7 +185,7 @@ def _heads(base: Facts) -> Rows:
     if isinstance(heads, int) and heads % 4 == 0:
         groups = _set(num_kv_heads=heads // 4)
         yield f"GQA {heads}/{heads // 4}", groups
-        yield "GQA, enable_gqa", {**groups, **_set(enable_gqa=True)}, ("torch_sdpa",)
+        yield "GQA, enable_gqa", {**groups, **_set(enable_gqa=True)}, _EXPANDED
     yield "MQA", _set(num_kv_heads=1)
 
 
@@ -201,7 +194,7 @@ def _extras(base: Facts) -> Rows:
     yield "dropout 0.1", _set(dropout=0.1)
     yield "deterministic", _set(deterministic=True)
     yield "ALiBi", _set(bias="alibi")
-    yield "bias", _set(bias="post_scale_bias", bias_shape="1hss"), _TE
+    yield "bias", _set(bias="post_scale_bias", bias_shape="1hss"), "bias"
     yield "soft cap", _set(softcap=50.0)
     length = base.value("workload.seq_len_kv")
     if isinstance(length, int):
@@ -211,24 +204,24 @@ def _extras(base: Facts) -> Rows:
 
 def _context_parallel() -> Rows:
     for comm in ("p2p", "all_gather", "a2a"):
-        yield f"cp {comm}", _set(cp_size=2, cp_comm_type=comm), _TE
-    yield "cp a2a+p2p", _set(cp_size=4, cp_comm_type="a2a+p2p", cp_size_a2a=2), _TE
+        yield f"cp {comm}", _set(cp_size=2, cp_comm_type=comm), "context_parallel"
+    yield "cp a2a+p2p", _set(cp_size=4, cp_comm_type="a2a+p2p", cp_size_a2a=2), "context_parallel"
 
 
 def _kv_cache() -> Rows:
     for dtype in ("fp8_e4m3", "fp8_e5m2"):
-        yield dtype, _set(kv_cache_dtype=dtype), _SERVERS
+        yield dtype, _set(kv_cache_dtype=dtype), "kv_cache"
     for tokens in (16, 64, 128):
-        yield f"blocks of {tokens}", _set(block_size=tokens), _SERVERS
+        yield f"blocks of {tokens}", _set(block_size=tokens), "kv_cache"
 
 
 def _serving() -> Rows:
-    yield "sinks", _set(sinks=True, softmax_type="learnable"), _SERVERS
-    yield "encoder", _set(attention_type="encoder_only"), _SERVERS
-    yield "image prefix", _set(multimodal_prefix_bidirectional=True), _SERVERS
+    yield "sinks", _set(sinks=True, softmax_type="learnable"), "kv_cache"
+    yield "encoder", _set(attention_type="encoder_only"), "kv_cache"
+    yield "image prefix", _set(multimodal_prefix_bidirectional=True), "kv_cache"
     latent = _set(mla=True, head_dim_qk=192, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64)
-    yield "latent (MLA)", latent, _SERVERS
-    yield "sparse MLA", {**latent, **_set(mla_sparse=True, index_topk=2048)}, _SERVERS
+    yield "latent (MLA)", latent, "kv_cache"
+    yield "sparse MLA", {**latent, **_set(mla_sparse=True, index_topk=2048)}, "kv_cache"
 
 
 def _set(**changes: Any) -> dict[str, Any]:

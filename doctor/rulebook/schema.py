@@ -12,6 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.frameworks import declare_frameworks
 from doctor.facts.libraries.record import OPTION_KINDS, READING_KINDS
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
@@ -25,6 +26,7 @@ from .proofs import KEYS as PROOF_KEYS
 from .shape import At, Check, Shape
 from .tables import TableFault, expanded, is_table
 
+LIBRARY = "library.yaml"  # the file that describes the library of a folder
 MAX_BYTES = 1024 * 1024  # of one rule file
 RULE_NEEDED = ("id", "name", "summary", "references")
 EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule only explains logs
@@ -73,15 +75,25 @@ def is_checked(rule: Mapping[str, Any]) -> bool:
 
 def read_sources(path: Path) -> list[Source]:
     """Return the rule or the library in a file, or all that a table holds; checked, with their lines."""
+    return checked_sources(path, *parsed_file(path))
+
+
+def parsed_file(path: Path) -> tuple[Shape, Any]:
+    """Return the content of a rule file, and the lines of its parts."""
     content, lines = parse_yaml(read_text(path, "rule file", MAX_BYTES), str(path))
-    shape = Shape(str(path), lines)
+    return Shape(str(path), lines), content
+
+
+def checked_sources(path: Path, shape: Shape, content: Any) -> list[Source]:
+    """Return what a file states, as `read_sources`; its content is parsed already."""
     if is_table(content):
         return _rows(shape, content)
-    if path.name == "library.yaml":
+    if path.name == LIBRARY:
+        declare_words(shape, content)
         check_library(shape, content)
-        return [Source("library", content["name"], str(path), content, lines)]
+        return [Source("library", content["name"], str(path), content, shape.lines)]
     check_rule(shape, content)
-    return [Source("rule", path.parent.name, str(path), content, lines)]
+    return [Source("rule", path.parent.name, str(path), content, shape.lines)]
 
 
 def _rows(shape: Shape, content: dict[str, Any]) -> list[Source]:
@@ -459,6 +471,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "attention_calls": shape.items(
             lambda value, at: shape.mapping(value, at, attention_call, ("id", "title", "select"))
         ),
+        "frameworks": _anything,  # `declare_words` has checked them
         "trainers": shape.items(lambda value, at: shape.mapping(value, at, trainer, ("id", "title"))),
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
@@ -490,6 +503,23 @@ def check_library(shape: Shape, content: Any) -> None:
     for index, item in enumerate(content.get("backends") or ()):
         if "part_of" in item:
             known_backend(item["part_of"], ("backends", str(index), "part_of"))
+
+
+def declare_words(shape: Shape, content: Any) -> None:
+    """Add the words of a library to the vocabulary; DoctorError for a faulty one. Conditions may name them then."""
+    rows = content.get("frameworks") if isinstance(content, dict) else None
+    if rows is None:
+        return
+    text, texts = shape.text, shape.texts
+    framework: dict[str, Check] = {
+        "word": text, "spellings": texts, "backends_of": text, "call": text, "packages": texts,
+        "predicted_with": lambda value, at: distribution(shape, value, at), "rank": shape.integer,
+        "matrix": texts, "sequence_first": shape.boolean, "takes_attn_implementation": shape.boolean,
+        "implementation": text,
+        "calls": shape.values(text, text),
+    }  # fmt: skip
+    shape.items(lambda value, at: shape.mapping(value, at, framework, ("word",)))(rows, ("frameworks",))
+    declare_frameworks(rows)
 
 
 def _backend_id(shape: Shape, value: str, at: At) -> None:

@@ -20,7 +20,7 @@ from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamp_of,
 from .conditions import Condition, parse_conditions
 from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
-from .schema import is_checked, read_sources
+from .schema import LIBRARY, is_checked, read_sources
 
 #: The kinds of failure, as answers name them; `none` is no incompatibility.
 CATEGORIES = (
@@ -151,7 +151,7 @@ def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
 
 def _compile(files: list[Path]) -> list[Body]:
     found: dict[str, Body] = {}
-    named = (file for file in files if file.name != "library.yaml" and b"signatures" in file.read_bytes())
+    named = (file for file in files if file.name != LIBRARY and b"signatures" in file.read_bytes())
     explaining = (source for file in named for source in read_sources(file) if "signatures" in source.content)
     for kind, library, path, content, *_ in explaining:
         if content["id"] in found:

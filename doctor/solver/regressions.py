@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from doctor.errors import NoDiagnosis
+from doctor.facts.libraries.frameworks import caller_named, predicted_frameworks
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts, MatrixRow
-from doctor.rulebook.matrix import FRAMEWORKS, matrices
+from doctor.rulebook.matrix import matrices
 
 from .repair import CandidateFix, FixSearch
 
@@ -26,14 +27,14 @@ class FeatureRegressions:
         if not outcome.chosen:
             return ()
         found: dict[str, list[str]] = {}
-        for framework in self._touched(outcome):
-            if framework not in self._before:
-                self._before[framework] = _rows(self.repair, self.repair.facts, framework)
-            before = self._before[framework]
+        for word in self._touched(outcome):
+            if word not in self._before:
+                self._before[word] = _rows(self.repair, self.repair.facts, word)
+            before = self._before[word]
             kept = [key for key, row in before.items() if row.selected is not None and key != "as described"]
             if not kept:
                 continue
-            after = _rows(self.repair, outcome.facts, framework)
+            after = _rows(self.repair, outcome.facts, word)
             for key in kept:
                 row = after.get(key)
                 if row is not None and row.selected is None and row.could_tell:
@@ -47,10 +48,11 @@ class FeatureRegressions:
     def _touched(self, outcome: CandidateFix) -> list[str]:
         """The job's own framework, and those whose package changes."""
         job = self.repair.base.known.value("workload.framework")
-        own = [job] if job in FRAMEWORKS or job == "megatron" else []
+        predicted = predicted_frameworks()
+        own = [job] if caller_named(job).library in {item.library for item in predicted} else []
         moved = [
-            name for name, key in FRAMEWORKS.items()
-            if key.removesuffix(".version") in outcome.chosen and outcome.known.value(key) != ABSENT
+            item.word for item in predicted
+            if item.predicted_with in outcome.chosen and outcome.known.value(f"{item.predicted_with}.version") != ABSENT
         ]  # fmt: skip
         return list(dict.fromkeys([*own, *moved]))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from doctor.facts.libraries.frameworks import caller_named
 from doctor.model import ABSENT, Remedy
 from doctor.rulebook.resolver import FactResolver
 
@@ -14,10 +15,6 @@ from .effects import brings
 from .environment import PackageSet
 
 _INDEX = "https://download.pytorch.org/whl/"
-#: Frameworks that choose attention by `attn_implementation`, with the value for an attention library
-#: (transformers: PreTrainedModel.set_attn_implementation; XTuner builds its models through transformers).
-_BY_ATTN_IMPLEMENTATION = ("transformers", "xtuner")
-_IMPLEMENTATIONS = {"torch_sdpa": "sdpa", "flash_attn": "flash_attention_2"}
 
 
 def builds_of(stack: PackageSet, remedy: Remedy) -> Iterator[Remedy]:
@@ -51,8 +48,8 @@ def _number(label: str) -> int:
 def in_terms_of_job(known: FactResolver, remedy: Remedy) -> Remedy:
     """Return the remedy with `workload.framework` replaced by the setting that a user of this framework has."""
     wanted = remedy.config.get("workload.framework")
-    implementation = _IMPLEMENTATIONS.get(str(wanted))
-    if implementation is None or known.value("workload.framework") not in _BY_ATTN_IMPLEMENTATION:
+    implementation = caller_named(wanted).implementation
+    if not implementation or not caller_named(known.value("workload.framework")).takes_attn_implementation:
         return remedy
     others = {key: value for key, value in remedy.config.items() if key != "workload.framework"}
     return replace(remedy, config={**others, "workload.attn_implementation": implementation})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.libraries.frameworks import caller_named
 from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
@@ -13,7 +14,6 @@ declare(
 )
 
 _FULL_WINDOW = (-1, -1)
-_HUGGING_FACE = ("transformers", "xtuner")  # XTuner runs the models of transformers
 
 
 @derived(
@@ -32,7 +32,8 @@ def _mask_tensor(
 ) -> bool | None:  # fmt: skip
     if mask == "arbitrary" or bias != "no_bias":
         return True
-    if framework in _HUGGING_FACE and (always or _written_for_lengths(mask, seq_len_q, seq_len_kv)):
+    written = always or _written_for_lengths(mask, seq_len_q, seq_len_kv)
+    if written and caller_named(framework).takes_attn_implementation:
         return True
     if window != ABSENT and isinstance(window, tuple) and window != _FULL_WINDOW:
         left = window[0]
@@ -64,7 +65,7 @@ def _written_for_lengths(mask: str, seq_len_q: int | None, seq_len_kv: int | Non
     uses=("workload.framework", "workload.seq_len_q"),
 )
 def _is_causal(mask: str, tensor: bool, lower_right: bool, framework: str | None, seq_len_q: int | None) -> bool:
-    if framework in _HUGGING_FACE and seq_len_q == 1:
+    if caller_named(framework).takes_attn_implementation and seq_len_q == 1:
         return False  # its sdpa_attention_forward drops the flag for a single query token
     return "causal" in mask and not tensor and not lower_right
 
@@ -213,7 +214,7 @@ def _use_varlen_attn(framework: str) -> bool | None:
 )
 def _enable_gqa(framework: str, mask_tensor: bool, gqa: str | None, qk: int | None, v: int | None) -> bool | None:
     # use_gqa_in_sdpa of transformers: with a mask only plain math takes enable_gqa, so it expands the heads.
-    if framework not in _HUGGING_FACE:
+    if not caller_named(framework).takes_attn_implementation:
         return None
     if mask_tensor or gqa == "never":
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
+from doctor.facts.libraries.frameworks import caller_named
 from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
@@ -52,7 +53,7 @@ _HUB_KERNEL = r"[^/:|@\s]+/[^/:|@\s]+(@[^:|@\s]+)?(:[^/:|@\s]+)?"
     uses=("flash-attn.version",),
 )
 def _request(framework: str, written: str, flash_attn: str | None) -> str | None:
-    if framework not in ("transformers", "xtuner"):
+    if not caller_named(framework).takes_attn_implementation:
         return ABSENT
     if written != ABSENT:
         name = written.removeprefix("paged|")

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from doctor.errors import DoctorError
+from doctor.rulebook.schema import LIBRARY
 from doctor.rulebook.tables import TABLES
 from doctor.util.atomic_write import write_atomically
 from doctor.util.reading import read_text
@@ -42,7 +43,7 @@ def rule_files(paths: list[Path]) -> list[Path]:
     found = []
     for path in paths:
         if path.is_dir():
-            below = (file for file in path.rglob("*.yaml") if file.name != "library.yaml")
+            below = (file for file in path.rglob("*.yaml") if file.name != LIBRARY)
             found += sorted(file for file in below if file.parent.name != TABLES)
         elif path.is_file():
             found.append(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import nearest
 from doctor.rulebook.cache import rule_files
+from doctor.rulebook.schema import LIBRARY
 from doctor.rulebook.tables import TABLES, row_ids
 from doctor.util.resources import rules_dir
 
@@ -79,7 +80,7 @@ def next_id(library: str, folder: Path) -> str:
 
 def _ids(folder: Path) -> dict[str, Path]:
     folders = (rules_dir(), *([folder] if _holds_rules(folder) else []))
-    files = [path for path in rule_files(folders) if path.name != "library.yaml"]
+    files = [path for path in rule_files(folders) if path.name != LIBRARY]
     return {
         rule_id: path for path in files for rule_id in (row_ids(path) if path.parent.name == TABLES else [path.stem])
     }

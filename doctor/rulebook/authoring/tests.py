@@ -8,6 +8,7 @@ wins over what a release would imply.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from doctor.rulebook.messages import message_of, missing_keys
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import Source, read_sources
+from doctor.rulebook.schema import LIBRARY, Source, declare_words, read_sources
+from doctor.rulebook.shape import Shape
 from doctor.rulebook.signatures import parse_signatures
 from doctor.rulebook.tables import TABLES, TableFault, is_table, libraries_in
 from doctor.util.reading import read_text
@@ -86,9 +88,11 @@ def load_libraries(extra: Iterable[Path] = ()) -> Rulebook:
 
     found: dict[str, Library] = {}
     for path in rulebook_paths((rules_dir(), *(path for path in extra if path.is_dir()))):
-        if path.name == "library.yaml" or path.parent.name == TABLES:
-            content, _ = parse_yaml(read_text(path, "rule file"), str(path))
+        if path.name == LIBRARY or path.parent.name == TABLES:
+            content, lines = parse_yaml(read_text(path, "rule file"), str(path))
             found.update((body["name"], Library(body["name"], body)) for body in _libraries(content))
+            with suppress(DoctorError):
+                declare_words(Shape(str(path), lines), content)
     return Rulebook({}, found)
 
 

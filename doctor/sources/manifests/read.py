@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.frameworks import caller_named
 from doctor.model import Facts
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.setuptools_project import read_extras
@@ -68,12 +69,6 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
     return replace(declaration, notes=(*notes, *declaration.notes))
 
 
-#: framework -> its distributions, where the names differ; Megatron-LM is often a checkout
-_PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "megatron": ("megatron-core", "transformer-engine", "transformer-engine-torch")
-}
-
-
 def _choose_job(manifests: list[Manifest], jobs: Mapping[int, Path]) -> list[str]:
     """Remove the workloads of a folder's scripts unless it is one that the environment serves; return notes on that."""
     packages = {entry.name for manifest in manifests for entry in manifest.entries}
@@ -81,11 +76,11 @@ def _choose_job(manifests: list[Manifest], jobs: Mapping[int, Path]) -> list[str
     stated: dict[int, dict[str, Any]] = {}
     for index, path in jobs.items():
         workload = {fact.key: fact.value for fact in manifests[index].facts if fact.key.startswith("workload.")}
-        framework = workload.get("workload.framework")
-        if framework is None or packages.isdisjoint(_PACKAGES.get(framework, (framework,))):
+        named = workload.get("workload.framework")
+        if named is None or packages.isdisjoint(caller_named(named).packages or (named,)):
             manifests[index] = _without_workload(manifests[index])
-            if framework is not None:
-                notes.append(f"the job of `{path}` is left out: the environment does not declare {framework}")
+            if named is not None:
+                notes.append(f"the job of `{path}` is left out: the environment does not declare {named}")
         else:
             stated[index] = workload
     if any(workload != next(iter(stated.values())) for workload in stated.values()):

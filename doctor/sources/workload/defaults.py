@@ -6,24 +6,18 @@ from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.facts.derived.shapes import framework_of
-from doctor.facts.vocabulary import parse_version
+from doctor.facts.libraries.frameworks import KEY, caller_named
+from doctor.facts.vocabulary import parse, parse_version
 from doctor.facts.workload import check_value
 from doctor.model import ABSENT, Fact, Facts
 from doctor.sources.workload.assumed import assumed_fact
 from doctor.util.printable import one_line
 
-_SEQUENCE_FIRST = ("transformer_engine", "megatron")
+_FLEX = "flex_attention"  # a framework, and a value of attn_implementation
 _NOT_CAUSAL = ("bert", "t5", "vit", "clip", "siglip", "dinov2", "flux", "wan", "dit")  # models of Megatron, by type
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
 _OF_FP8 = ("workload.fp8_recipe", "workload.fp8_dpa", "workload.fp8_mha")  # settings that need FP8 autocast
-_BACKENDS_OF_DIFFUSERS = {  # name in set_attention_backend → who computes attention
-    "native": "torch_sdpa", "_native_cudnn": "torch_sdpa", "_native_efficient": "torch_sdpa",
-    "_native_flash": "torch_sdpa", "_native_math": "torch_sdpa", "flash": "flash_attn", "flash_varlen": "flash_attn",
-    "sage": "sageattention", "sage_varlen": "sageattention", "_sage_qk_int8_pv_fp8_cuda": "sageattention",
-    "_sage_qk_int8_pv_fp8_cuda_sm90": "sageattention", "_sage_qk_int8_pv_fp16_cuda": "sageattention",
-    "_sage_qk_int8_pv_fp16_triton": "sageattention", "xformers": "xformers", "flex": "flex_attention",
-}  # fmt: skip
 
 
 def lay_over(facts: Facts, more: Facts) -> Facts:
@@ -43,11 +37,14 @@ def complete_workload(facts: Facts) -> Facts:
         if not key.startswith("workload.") or fact.value is None:
             continue
         try:
+            if key == KEY and (value := parse(key, fact.value)) != fact.value:  # written before rules were loaded
+                changed = changed.with_(fact._replace(value=value))
             check_value(key, fact.value)
         except DoctorError as error:
             raise DoctorError(one_line(f"{fact.source}: {error.message}"), error.hint) from None
     changed = changed.with_(*_called_by_diffusers(changed))
-    framework = framework_of(changed)
+    named = framework_of(changed)
+    sequence_first = caller_named(named).sequence_first
     added: list[Fact] = []
     fp8 = next((key for key in _OF_FP8 if facts.value(key) not in (None, False, ABSENT)), None)
 
@@ -67,30 +64,31 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.seq_len_assumed", True, "no length was given")
     if facts.value("workload.use_varlen_attn") is True:
         assume("workload.qkv_layout", "thd_thd_thd", "variable-length attention packs sequences")
-    elif framework in _SEQUENCE_FIRST and facts.value("workload.packing") is True:
-        assume("workload.qkv_layout", "thd_thd_thd", f"{framework} passes packed samples as thd")
-    elif framework in _SEQUENCE_FIRST:
-        assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
-    elif framework is not None:
-        assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
-    if framework in _SEQUENCE_FIRST:
+    elif sequence_first and facts.value("workload.packing") is True:
+        assume("workload.qkv_layout", "thd_thd_thd", f"{named} passes packed samples as thd")
+    elif sequence_first:
+        assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {named}")
+    elif named is not None:
+        assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {named}")
+    if sequence_first:
         if facts.value("workload.model_type") not in _NOT_CAUSAL:
-            assume("workload.mask", "causal", f"the default of {framework}")
+            assume("workload.mask", "causal", f"the default of {named}")
         if (sm := _capability(facts)) is not None:
             assume("workload.dtype", "bfloat16" if sm >= 8 else "float16", "the usual dtype on this GPU")
         assume("workload.seq_len_q", 4096, "a usual length")
         if (facts.value("workload.cp_size") or 1) > 1:
             assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
-    if framework == "flex_attention" or facts.value("workload.attn_implementation") == "flex_attention":
+    if _FLEX in (named, facts.value("workload.attn_implementation")):
         assume("workload.torch_compile", True, "flex_attention is slow and takes quadratic memory without it")
     changed = changed.with_(*added)
-    return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, framework))
+    return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, named))
 
 
 def _called_by_diffusers(facts: Facts) -> list[Fact]:
     """Return the library that Diffusers' attention backend calls as the framework; kernels of the Hub are none."""
     stated = facts.get("workload.framework")
-    if stated is None or stated.value != "diffusers":
+    callees = caller_named(None if stated is None else stated.value).calls
+    if stated is None or not callees:
         return []
     backend = facts.get("workload.diffusers_backend")
     found = []
@@ -101,7 +99,7 @@ def _called_by_diffusers(facts: Facts) -> list[Fact]:
         backend = assumed_fact("workload.diffusers_backend", "native", "the default of diffusers")
         found.append(backend)
     name = str(backend.value)
-    if (called := _BACKENDS_OF_DIFFUSERS.get(name)) is None:
+    if (called := callees.get(name)) is None:
         return found
     found.append(stated._replace(value=called, source=f"{stated.source}: diffusers with the backend {name}"))
     if name.startswith("_native_") and "workload.sdpa_backend" not in facts:

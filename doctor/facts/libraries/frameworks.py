@@ -1,0 +1,77 @@
+"""Who calls attention in a job: the values of `workload.framework`, as the libraries of the rules in use describe them.
+
+They are declared when rules are loaded, as derived facts are when their module is imported: the words of facts are the
+same in all of a process. Until then a framework is any word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from doctor.facts.vocabulary import allow
+
+from .record import flag
+
+KEY = "workload.framework"
+
+
+class Framework(NamedTuple):
+    """One value of `workload.framework`."""
+
+    word: str
+    spellings: tuple[str, ...] = ()  # what people write for it, in lower case
+    backends_of: str = ""  # the library whose backends serve it, where that is another one
+    call: str = ""  # how a job's own code calls it
+    packages: tuple[str, ...] = ()  # distributions of an environment for it, where its own name is none
+    predicted_with: str = ""  # the package with which it is predicted for an environment without a job
+    rank: int = 0  # the order in which such frameworks are predicted
+    matrix: tuple[str, ...] = ()  # rows of the feature matrix that mean something for its calls
+    sequence_first: bool = False  # the usual layout of q, k and v: tokens before samples
+    takes_attn_implementation: bool = False  # a job chooses its attention by that option
+    implementation: str = ""  # the value of that option that calls this framework
+    calls: Mapping[str, str] = {}  # its option for backends -> the framework that computes attention then
+
+    @property
+    def library(self) -> str:
+        """The library whose backends serve it."""
+        return self.backends_of or self.word
+
+
+#: The frameworks that are declared.
+FRAMEWORKS: dict[str, Framework] = {}
+
+
+def declare_frameworks(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add what library files say of frameworks to the vocabulary; two libraries may add spellings of one."""
+    for row in rows:
+        made = _framework(row)
+        known = FRAMEWORKS.get(made.word)
+        if known is not None and row.keys() <= _SPELLINGS_ALONE:  # of a library whose jobs it runs
+            made = known._replace(spellings=tuple(dict.fromkeys((*known.spellings, *made.spellings))))
+        elif known is not None:
+            made = made._replace(spellings=tuple(dict.fromkeys((*made.spellings, *known.spellings))))
+        if made != known:
+            FRAMEWORKS[made.word] = made
+            allow(KEY, made.word, made.spellings)
+
+
+def predicted_frameworks() -> list[Framework]:
+    """Return the frameworks that are predicted for an environment without a job, where their packages are there."""
+    return sorted((item for item in FRAMEWORKS.values() if item.predicted_with), key=lambda item: item.rank)
+
+
+def caller_named(word: object) -> Framework:
+    """Return what is known of a framework; of one that nothing describes, its word."""
+    return FRAMEWORKS.get(str(word)) or Framework(str(word))
+
+
+_TEXTS = ("word", "backends_of", "call", "predicted_with", "implementation")
+_SPELLINGS_ALONE = frozenset(("word", "spellings"))
+
+
+def _framework(row: Mapping[str, Any]) -> Framework:
+    own: dict[str, Any] = {key: row[key] for key in _TEXTS if key in row}
+    own |= {key: flag(row, key) for key in ("sequence_first", "takes_attn_implementation")}
+    own |= {key: tuple(row.get(key, ())) for key in ("spellings", "packages", "matrix")}
+    return Framework(**own, rank=int(row.get("rank", 0)), calls=row.get("calls", {}))
