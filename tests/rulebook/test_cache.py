@@ -55,7 +55,7 @@ def no_yaml(monkeypatch):
     def refuse(*_):
         raise AssertionError("parsed YAML although the cache is fresh")
 
-    monkeypatch.setattr(compiled, "read_sources", refuse)
+    monkeypatch.setattr(compiled, "parsed_file", refuse)
 
 
 def cache_files(tmp_path):

@@ -50,7 +50,7 @@ def parses_no_yaml(monkeypatch):
     def refuse(path):
         raise AssertionError(f"parsed {path}")
 
-    monkeypatch.setattr(compiled, "read_sources", refuse)
+    monkeypatch.setattr(compiled, "parsed_file", refuse)
 
 
 def test_no_rule_file_is_parsed_after_an_install(install, monkeypatch):
