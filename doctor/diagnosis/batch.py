@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from doctor.errors import DoctorError
-from doctor.facts.libraries.frameworks import caller_named
+from doctor.facts.libraries.frameworks import caller_named, servers
+from doctor.facts.libraries.servers import read_options
 from doctor.facts.long_form import read_fact
-from doctor.facts.sglang_options import read_options
 from doctor.facts.workload import workload_facts
 from doctor.model import Facts, Prediction, Reason
 from doctor.packages.gpus import with_capability
@@ -114,4 +114,8 @@ def _options(case: Mapping[str, Any]) -> Mapping[str, Any]:
         raise DoctorError("`options` needs a JSON list of arguments")
     if not arguments:
         return {}
-    return read_options(arguments)
+    named = _section(case, "workload").get("framework")
+    server = caller_named(named).server
+    if server is None:
+        raise DoctorError("`options` are those of a server", f"`framework` of its workload is {' or '.join(servers())}")
+    return read_options(arguments, server)

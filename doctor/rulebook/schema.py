@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from warnings import catch_warnings, simplefilter
@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion
 from doctor.errors import DoctorError
 from doctor.facts.libraries.frameworks import declare_frameworks
 from doctor.facts.libraries.record import OPTION_KINDS, READING_KINDS
+from doctor.facts.libraries.servers import SERVER_OPTION_KINDS
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
 from doctor.util.reading import read_text
@@ -400,13 +401,7 @@ def check_library(shape: Shape, content: Any) -> None:
     names = shape.items(lambda value, at: distribution(shape, value, at))
 
     def pattern(value: Any, at: At) -> None:
-        text(value, at)
-        try:
-            with catch_warnings():
-                simplefilter("ignore")  # of Python, on a pattern that it will read differently some day
-                re.compile(value)
-        except (re.error, RecursionError, OverflowError) as problem:
-            raise shape.fault(at, f"`{value}` is no regular expression: {problem}") from None
+        _pattern(shape, value, at)
 
     opens: dict[str, Check] = {
         "files": lambda value, at: pattern(str(value).replace("{cuda}", "128"), at), "without_cuda": pattern,
@@ -444,11 +439,7 @@ def check_library(shape: Shape, content: Any) -> None:
     def patterns(value: Any, at: At) -> None:
         shape.items(pattern)(value, at)
 
-    def option_kind(value: Any, at: At) -> None:
-        if not isinstance(value, dict):
-            shape.choice(OPTION_KINDS)(value, at)
-
-    options = shape.values(text, shape.values(lambda word, at: shape.fact_key(f"workload.{word}", at), option_kind))
+    options = _options(shape, OPTION_KINDS)
     reading: dict[str, Check] = {
         "kind": shape.choice(READING_KINDS), "word": text, "options": texts, "value": _anything, "named": text,
         "given": texts, "without": texts, "four_bit": texts, "words": _anything, "pattern": pattern,
@@ -517,9 +508,46 @@ def declare_words(shape: Shape, content: Any) -> None:
         "matrix": texts, "sequence_first": shape.boolean, "takes_attn_implementation": shape.boolean,
         "implementation": text,
         "calls": shape.values(text, text),
+        "server": lambda value, at: shape.mapping(value, at, _server_checks(shape), ("title", "package")),
     }  # fmt: skip
     shape.items(lambda value, at: shape.mapping(value, at, framework, ("word",)))(rows, ("frameworks",))
     declare_frameworks(rows)
+
+
+def _server_checks(shape: Shape) -> dict[str, Check]:
+    options = _options(shape, SERVER_OPTION_KINDS)
+
+    def command(value: Any, at: At) -> None:
+        if value != []:
+            shape.items(shape.text)(value, at)
+
+    return {
+        "title": shape.text, "package": lambda value, at: distribution(shape, value, at),
+        "programs": shape.values(shape.text, shape.text),
+        "modules": shape.items(lambda value, at: _pattern(shape, value, at)),
+        "images": shape.values(shape.text, command), "options": options,
+        "json_options": shape.values(shape.text, options),
+    }  # fmt: skip
+
+
+def _options(shape: Shape, kinds: Sequence[str]) -> Check:
+    """Return the check of options: each with the word that it states, and its kind or the words for its values."""
+
+    def kind(value: Any, at: At) -> None:
+        if not isinstance(value, dict):
+            shape.choice(kinds)(value, at)
+
+    return shape.values(shape.text, shape.values(lambda word, at: shape.fact_key(f"workload.{word}", at), kind))
+
+
+def _pattern(shape: Shape, value: Any, at: At) -> None:
+    shape.text(value, at)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # of Python, on a pattern that it will read differently some day
+            re.compile(value)
+    except (re.error, RecursionError, OverflowError) as problem:
+        raise shape.fault(at, f"`{value}` is no regular expression: {problem}") from None
 
 
 def _backend_id(shape: Shape, value: str, at: At) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.facts.libraries.frameworks import FRAMEWORKS, caller_named, predicted_frameworks
+from doctor.facts.libraries.frameworks import FRAMEWORKS, caller_named, predicted_frameworks, servers
 from doctor.facts.vocabulary import SPELLINGS, TERMS, parse
 
 #: Spelling -> word, of the table that was in Python.
@@ -59,6 +59,15 @@ def test_what_is_known_of_a_framework_is_what_the_tables_said() -> None:
         "torch_sdpa", "flash_attn", "xformers", "flex_attention", "transformer_engine",
     }  # fmt: skip
     assert caller_named("diffusers").calls == DIFFUSERS
+
+
+def test_the_options_of_servers_are_those_of_the_tables() -> None:
+    old = json.loads((Path(__file__).parents[1] / "data" / "server_options.json").read_text("utf-8"))
+    for word, table in old.items():
+        options = {name: list(row) for name, row in servers()[word].options.items() if name != "--dtype"}
+        assert options == table
+    images = {image: (words, server.package) for server in servers().values() for image, words in server.images.items()}
+    assert images == {"vllm/vllm-openai": (("vllm", "serve"), "vllm"), "lmsysorg/sglang": ((), "sglang")}
 
 
 def test_a_word_of_a_team_works_in_rules_jobs_and_settings_of_a_fresh_process(tmp_path: Path) -> None:

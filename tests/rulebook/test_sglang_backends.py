@@ -9,7 +9,8 @@ import pytest
 
 from doctor.diagnosis.batch import answer, read_case
 from doctor.errors import DoctorError
-from doctor.facts.sglang_options import read_options
+from doctor.facts.libraries.frameworks import servers
+from doctor.facts.libraries.servers import read_options
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.decisions import DecisionList
 from doctor.rulebook.evaluate import evaluate
@@ -133,14 +134,17 @@ def test_environment_without_sglang_has_no_prediction(rulebook):
 
 
 def test_options_are_typed_and_unknown_ones_ignored():
-    words = read_options(["--tp", "8", "--foo", "1", "--page-size=64", "--disable-mla", "--kv-cache-dtype", "fp8_e4m3"])
+    words = read_options(
+        ["--tp", "8", "--foo", "1", "--page-size=64", "--disable-mla", "--kv-cache-dtype", "fp8_e4m3"],
+        servers()["sglang"],
+    )
     assert words == {"page_size": 64, "disable_mla": True, "kv_cache_dtype": "fp8_e4m3", "tensor_parallel_size": 8}
 
 
 @pytest.mark.parametrize("arguments", [["--page-size"], ["--page-size", "--tp"], ["--page-size", "many"]])
 def test_option_without_a_good_value_is_an_error(arguments):
     with pytest.raises(DoctorError, match="--page-size"):
-        read_options(arguments)
+        read_options(arguments, servers()["sglang"])
 
 
 def test_options_win_over_the_workload(rulebook):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from doctor.facts.vocabulary import allow
 
 from .record import flag
+from .servers import Server, server_of
 
 KEY = "workload.framework"
 
@@ -30,6 +31,7 @@ class Framework(NamedTuple):
     sequence_first: bool = False  # the usual layout of q, k and v: tokens before samples
     takes_attn_implementation: bool = False  # a job chooses its attention by that option
     implementation: str = ""  # the value of that option that calls this framework
+    server: Server | None = None  # how it is started, where it is a server
     calls: Mapping[str, str] = {}  # its option for backends -> the framework that computes attention then
 
     @property
@@ -61,6 +63,11 @@ def predicted_frameworks() -> list[Framework]:
     return sorted((item for item in FRAMEWORKS.values() if item.predicted_with), key=lambda item: item.rank)
 
 
+def servers() -> dict[str, Server]:
+    """Return the servers by the word of their framework."""
+    return {item.word: item.server for item in FRAMEWORKS.values() if item.server is not None}
+
+
 def caller_named(word: object) -> Framework:
     """Return what is known of a framework; of one that nothing describes, its word."""
     return FRAMEWORKS.get(str(word)) or Framework(str(word))
@@ -74,4 +81,6 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     own: dict[str, Any] = {key: row[key] for key in _TEXTS if key in row}
     own |= {key: flag(row, key) for key in ("sequence_first", "takes_attn_implementation")}
     own |= {key: tuple(row.get(key, ())) for key in ("spellings", "packages", "matrix")}
+    if "server" in row:
+        own["server"] = server_of(row["server"])
     return Framework(**own, rank=int(row.get("rank", 0)), calls=row.get("calls", {}))

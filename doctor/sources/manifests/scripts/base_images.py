@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from doctor.facts.libraries.frameworks import servers
+from doctor.facts.libraries.servers import Server
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Fact
 from doctor.sources.manifests.base import DeclaredRequirement
@@ -29,8 +31,6 @@ _FIRST_OF_WHEELS = (2, 5)
 _CUDA = re.compile(r"(?P<cuda>[0-9]+\.[0-9]+)(?:\.[0-9]+)?(?P<cudnn>-cudnn[0-9]*)?-")
 _RELEASE = re.compile(r"v(?P<version>[0-9]+\.[0-9]+\.[0-9]+(?:\.post[0-9]+)?)(?:-.*)?")
 _PYTHON = re.compile(r"(?P<version>3\.[0-9]+(?:\.[0-9]+)?)(?:-.*)?")
-#: image of a server -> its package, and how the project writes its name
-_SERVERS = {"vllm/vllm-openai": ("vllm", "vLLM"), "lmsysorg/sglang": ("sglang", "SGLang")}
 #: What NVIDIA's images with torch may hold; where the table lacks a value, it is unknown and not absent.
 _OF_NGC = ("torch.version", "transformer-engine.version", "flash-attn.version", "cudnn.version", "torch.cuda",
            "triton.version")  # fmt: skip
@@ -107,8 +107,8 @@ def _content(name: str, tag: str, reference: str, images: Images, line: _Line) -
         return Image(facts=(make_fact("python.version", found["version"], line.place),) if found else ())
     if name in _WITHOUT_PACKAGES:
         return Image()
-    if name in _SERVERS:
-        return _server(name, tag, line)
+    if (server := next((item for item in servers().values() if name in item.images), None)) is not None:
+        return _server(server, name, tag, line)
     if rows:
         return _from_table(f"{name}:{tag or 'latest'}", None, line)
     if name.startswith("rocm/"):
@@ -132,15 +132,14 @@ def _pytorch(tag: str, line: _Line) -> Image:
     return Image((line.entry("torch", version),), (Fact("torch.cuda", found["cuda"], line.place),), (note,))
 
 
-def _server(image: str, tag: str, line: _Line) -> Image:
+def _server(server: Server, image: str, tag: str, line: _Line) -> Image:
     """Return a server's own image: the tag is its release, and torch is the one that this release requires."""
-    package, title = _SERVERS[image]
     found = _RELEASE.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of {image} fixes no release"
-        return Image(tuple(line.entry(name, problem=problem) for name in (package, "torch")))
-    note = f"{line.place}: its torch is assumed to be the one that {title} {found['version']} requires"
-    return Image((line.entry(package, found["version"]),), (), (note,))
+        return Image(tuple(line.entry(name, problem=problem) for name in (server.package, "torch")))
+    note = f"{line.place}: its torch is assumed to be the one that {server.title} {found['version']} requires"
+    return Image((line.entry(server.package, found["version"]),), (), (note,))
 
 
 def _from_table(shown: str, row: Mapping[str, Any] | None, line: _Line) -> Image:

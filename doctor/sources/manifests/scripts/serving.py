@@ -1,4 +1,4 @@
-"""Commands that start vLLM or SGLang: the workload words that their options state.
+"""Commands that start a server: the workload words that their options state.
 
 Only what a command states becomes a fact. A value that the running job alone knows is unknown. Options that no rule
 reads are passed over, as are values that are not of the option's kind: the server reports those itself.
@@ -11,51 +11,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from doctor.facts.sglang_options import OPTIONS as SGLANG_OPTIONS
+from doctor.facts.libraries.frameworks import servers
+from doctor.facts.libraries.record import OptionTable
+from doctor.facts.libraries.servers import Server, speculates_with
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
 from doctor.sources.attention_options import not_understood
 from doctor.sources.variables import UNKNOWN
 
-#: option -> (workload key, kind), as in `sglang_options`; `switch` and `off` for one that has a `--no-` form
-_VLLM_OPTIONS: Mapping[str, tuple[str, str]] = {
-    "--attention-backend": ("attention_backend_option", "text"),
-    "--attention-config.backend": ("attention_backend_option", "text"),
-    "--attention-config.flash_attn_version": ("flash_attn_version_option", "integer"),
-    "--kv-cache-dtype": ("kv_cache_dtype", "text"),
-    "--block-size": ("block_size", "integer"),
-    "--decode-context-parallel-size": ("decode_context_parallel_size", "integer"),
-    "-dcp": ("decode_context_parallel_size", "integer"),
-    "--tensor-parallel-size": ("tensor_parallel_size", "integer"),
-    "-tp": ("tensor_parallel_size", "integer"),
-    "--quantization": ("quantization", "text"),
-    "-q": ("quantization", "text"),
-    "--enforce-eager": ("enforce_eager", "flag"),
-    "--enable-prefix-caching": ("prefix_caching", "switch"),
-    "--no-enable-prefix-caching": ("prefix_caching", "off"),
-    "--enable-chunked-prefill": ("chunked_prefill", "switch"),
-    "--no-enable-chunked-prefill": ("chunked_prefill", "off"),
-    "--num-speculative-tokens": ("speculative_num_steps", "integer"),
-    "--speculative-model": ("speculative_algorithm", "draft"),
-}
-_DTYPES = {"half": "float16", "float16": "float16", "bfloat16": "bfloat16", "float": "float32", "float32": "float32"}
-_COMPOSED = ("--dtype", "--attention-config", "--speculative-config", "-sc")  # read by their values
-_OPTIONS = {"vllm": _VLLM_OPTIONS, "sglang": SGLANG_OPTIONS}
-#: module after `python -m` -> framework
-_MODULES = re.compile(
-    r"(vllm)\.entrypoints\.[\w.]*api_server|(sglang)\.(?:launch_server|bench_one_batch|bench_serving)"
-)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-
-
-#: image -> the command that it runs
-_IMAGES = {"vllm/vllm-openai": ("vllm", "serve"), "lmsysorg/sglang": ()}
 
 
 def default_command(reference: str) -> tuple[str, ...]:
     """Return the command of a server's image, before the arguments that a user appends; empty for other images."""
     name = reference.partition("@")[0].rpartition(":")[0] or reference
-    return next((words for image, words in _IMAGES.items() if name.removeprefix("docker.io/") == image), ())
+    commands = {image: words for server in servers().values() for image, words in server.images.items()}
+    return commands.get(name.removeprefix("docker.io/"), ())
 
 
 def add_served(served: dict[str, Fact], facts: Iterable[Fact], *, certain: bool = True) -> None:
@@ -96,13 +67,13 @@ def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
         "workload.framework": Fact("workload.framework", framework, place),
         "workload.training": Fact("workload.training", False, place),
     }
-    options = _OPTIONS[framework]
+    server = servers()[framework]
     unread: dict[str, str] = {}
     for line, name, value in _given(words[start:]):
         option = f"--{name[2:].replace('_', '-')}" if name.startswith("--") and "." not in name else name
-        if option not in (*options, *_COMPOSED):
+        if not server.knows(option):
             unread[option] = "true" if value is None else value
-        for key, text in _stated(option, value, options, framework):
+        for key, text in _stated(option, value, server):
             kept = make_fact(f"workload.{key}", text, f"{file}:{line}")
             if UNKNOWN in str(text):
                 kept = Fact(kept.key, None, kept.source, problem="only the running job knows the value")
@@ -112,14 +83,15 @@ def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
 
 def _server(words: Sequence[tuple[int, str]]) -> tuple[str, int] | None:
     """Return the framework and where its options begin."""
+    known = servers()
     for at, ((_, first), (_, second)) in enumerate(pairwise(words)):
         name = first.rpartition("/")[2]
-        if name in _OPTIONS and second == "serve":
-            return name, at + 2
-        if first == "-m" and at and _PYTHON.fullmatch(words[at - 1][1].rpartition("/")[2]):
-            match = _MODULES.fullmatch(second)
-            if match:
-                return match[1] or match[2], at + 2
+        by_module = first == "-m" and at and _PYTHON.fullmatch(words[at - 1][1].rpartition("/")[2])
+        for framework, server in known.items():
+            if server.programs.get(name) == second:
+                return framework, at + 2
+            if by_module and any(re.fullmatch(pattern, second) for pattern in server.modules):
+                return framework, at + 2
     return None
 
 
@@ -135,42 +107,34 @@ def _given(words: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str, str | N
             yield line, name, value if equals else following if usable else None
 
 
-def _stated(
-    option: str, value: str | None, options: Mapping[str, tuple[str, str]], framework: str
-) -> Iterator[tuple[str, object]]:
+def _stated(option: str, value: str | None, server: Server) -> Iterator[tuple[str, object]]:
     """Yield the workload keys that one option states."""
-    if option == "--dtype" and value in _DTYPES:
-        yield "dtype", _DTYPES[value]
-    elif option == "--attention-config" and framework == "vllm" and value:
-        yield from _attention_config(value)
-    elif option in ("--speculative-config", "-sc") and framework == "vllm" and value:
-        yield from _speculative_config(value)
-    elif option in options:
-        key, kind = options[option]
-        if kind == "flag":
+    if option in server.json_options and value:
+        yield from _members(_json_object(value), server.json_options[option])
+    elif option in server.options:
+        key, kind = server.options[option]
+        if not isinstance(kind, str):
+            if value in kind:
+                yield key, kind[str(value)]
+        elif kind == "flag":
             yield key, True
         elif kind in ("switch", "off"):  # `--enable-x`, `--enable-x=False`, `--no-enable-x`
             yield key, kind == "switch" and (value or "").lower() not in ("false", "0")
         elif kind == "draft" and value is not None:
-            yield key, "NGRAM" if value == "[ngram]" else "DRAFT_MODEL"
+            yield key, speculates_with(value)
         elif value is not None and (kind == "text" or value.isdecimal() or UNKNOWN in value):
             yield key, value
 
 
-def _attention_config(text: str) -> Iterator[tuple[str, object]]:
-    content = _json_object(text)
-    for name, key in (("backend", "attention_backend_option"), ("flash_attn_version", "flash_attn_version_option")):
-        if isinstance(content.get(name), (str, int)):
-            yield key, content[name]
-
-
-def _speculative_config(text: str) -> Iterator[tuple[str, object]]:
-    content = _json_object(text)
-    method = content.get("method") or ("draft_model" if content.get("model") else None)
-    if isinstance(method, str):
-        yield "speculative_algorithm", method.upper()
-    if isinstance(content.get("num_speculative_tokens"), int):
-        yield "speculative_num_steps", content["num_speculative_tokens"]
+def _members(content: Mapping[str, object], table: OptionTable) -> Iterator[tuple[str, object]]:
+    """Yield what the members of an option's JSON state; of two that state the same, the first counts."""
+    said: set[str] = set()
+    for name, (key, kind) in table.items():
+        value = content.get(name)
+        if key in said or not value or not isinstance(value, int if kind == "integer" else (str, int)):
+            continue
+        said.add(key)
+        yield key, speculates_with(str(value)) if kind == "draft" else value
 
 
 def _json_object(text: str) -> dict[str, object]:
