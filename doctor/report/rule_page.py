@@ -19,6 +19,7 @@ from doctor.rulebook.proofs import (
     PROVEN,
     SOURCE,
     STATED,
+    WHEEL,
     Proof,
     Record,
     proofs_of,
@@ -209,6 +210,7 @@ def _proof_line(proof: Proof, record: Record | None) -> str:
             CONSTANT: "constants",
             IMPORT: "imports",
             LACKS: "names",
+            WHEEL: "wheels",
         }
         origin = f"the {kinds[proof.kind]} of {proof.origin} {', '.join(as_tuple(proof.body['in']))}"
     if record is None:

@@ -19,7 +19,7 @@ from .rule import as_tuple
 
 RECORDS = "proofs.json"
 SOURCE, BINARY, METADATA, CONSTANT = "source", "binary", "metadata", "constant"
-IMPORT, LACKS = "import", "lacks"
+IMPORT, LACKS, WHEEL = "import", "lacks", "wheel"
 MEASURED, STATED = "measured", "stated"
 #: kind -> the keys that it needs, and those that it may have
 KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -29,6 +29,7 @@ KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     CONSTANT: (("package", "file", "find", "range", "in"), ("of",)),
     IMPORT: (("package", "file", "name", "from", "in"), ("of",)),
     LACKS: (("package", "name", "in"), ("of",)),
+    WHEEL: (("package", "shows", "in"), ("hides", "of")),
     MEASURED: (("capture", "shows"), ()),
     STATED: (("url",), ()),
 }

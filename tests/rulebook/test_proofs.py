@@ -181,6 +181,26 @@ def test_the_bound_of_an_import_is_proven_where_the_next_release_has_none() -> N
     assert {str(bound) for bound in proven_bounds(proof, found)} == {"1.1"}
 
 
+@pytest.mark.parametrize(
+    ("shows", "span", "outcome"),
+    [
+        ("^wheel for cp313$", ">=2.5", PROVEN),
+        ("^wheel for cp313$", ">=2.4", REFUTED),
+        ("^cu1[0-9]+ code for 10\\.0$", ">=2.7", PROVEN),
+        ("^cu126 code for 10\\.0$", ">=2.7", REFUTED),
+    ],
+)
+def test_what_wheels_hold_is_read_from_the_release_index(shows: str, span: str, outcome: str) -> None:
+    proof = Proof("wheel", {"package": "torch", "shows": shows, "in": span})
+    assert verify(proof, Releases(offline=True), Path(), "2026-01-01").outcome == outcome
+
+
+def test_a_package_without_a_record_of_wheels_is_unproven() -> None:
+    proof = Proof("wheel", {"package": "no-such-package", "shows": "withdrawn", "in": ">=1"})
+    found = verify(proof, Releases(offline=True), Path(), "2026-01-01")
+    assert (found.outcome, found.reason) == (UNPROVEN, "the release index does not have `no-such-package`")
+
+
 def test_a_name_that_a_package_lacks_is_read_from_its_record() -> None:
     body = {"package": "transformers", "name": "transformers.generation.GreedySearchDecoderOnlyOutput"}
     for text, outcome in ((">=5.0", PROVEN), (">=4.57", REFUTED), (">=5.1", REFUTED)):

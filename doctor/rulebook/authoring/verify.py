@@ -30,6 +30,7 @@ from doctor.rulebook.proofs import (
     SOURCE,
     STATED,
     UNPROVEN,
+    WHEEL,
     Proof,
     Record,
 )
@@ -42,6 +43,7 @@ from .module_imports import imports_name
 from .name_records import name_record
 from .release_files import Releases, matches
 from .requirements import required
+from .wheel_records import recorded_releases, wheel_record
 
 _NO_FILE = "has no such file"
 
@@ -67,8 +69,7 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
     if proof.kind == MEASURED:
         return _verify_capture(proof, captures, date)
     try:
-        recorded = proof.kind == LACKS
-        checks = planned(proof, name_record(proof.origin).releases if recorded else releases.known(proof.origin))
+        checks = planned(proof, _known(proof, releases))
     except DoctorError as error:
         return Record(proof.statement, UNPROVEN, date, {}, _reason(error))
     found: dict[str, str] = {}
@@ -87,6 +88,13 @@ def verify(proof: Proof, releases: Releases, captures: Path, date: str) -> Recor
             why = f"{proof.origin} {check.version} {place}, and {shown.seen}"
             return Record(proof.statement, REFUTED, date, found, why)
     return Record(proof.statement, UNPROVEN if unread else PROVEN, date, found, unread)
+
+
+def _known(proof: Proof, releases: Releases) -> Sequence[str]:
+    """Return the releases that a proof can be checked in: those of a record where the record is what it is about."""
+    if proof.kind == LACKS:
+        return name_record(proof.origin).releases
+    return recorded_releases(proof.origin) if proof.kind == WHEEL else releases.known(proof.origin)
 
 
 def planned(proof: Proof, known: Sequence[str]) -> list[Check]:
@@ -120,6 +128,9 @@ def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
         if name_record(package).has(name, version):
             return Shown("", f"has `{name}`")
         return Shown(hashlib.sha256(name.encode()).hexdigest()[:12], f"lacks `{name}`")
+    if proof.kind == WHEEL:
+        files = {f"{package} {version}": wheel_record(package, version)}
+        return shown_in(files, proof.body["shows"], proof.body.get("hides"))
     files = releases.files(package, version, proof.files)
     if proof.kind == IMPORT:
         return _imported(proof, files)
