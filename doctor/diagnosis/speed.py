@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis
@@ -42,6 +42,13 @@ _OF_TRANSFORMERS = {
 _TE_USERS = ("transformer_engine", "megatron")
 #: Framework -> the prefix of its prediction.
 _PREFIX = {"flash_attn": "fa", "xformers": "xf", "flex_attention": "flex", **dict.fromkeys(_TE_USERS, "te")}
+#: Calls in the order in which they are measured, as time is limited: what is imported or compiled for long goes last.
+_RANKS = {
+    name: rank
+    for rank, name in enumerate(
+        ("sdpa", "hf", "torch", "fa", "te", "xformers", "flex.triton", "sageattention", "natten")
+    )
+}
 
 
 class Call(NamedTuple):
@@ -52,6 +59,29 @@ class Call(NamedTuple):
     select: str
     compiled: bool  # torch.compile may change its speed
     env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class SpeedPlan:
+    """What is measured of one job, and in which interpreter."""
+
+    known: FactResolver
+    job: Mapping[str, Any]
+    shapes: tuple[Mapping[str, Any], ...]  # the job, at each length
+    calls: tuple[Call, ...]
+    missing: tuple[str, ...]
+    device: str
+    compiled: bool
+    python: str
+    timeout: float
+    variables: Mapping[str, str | None]
+    target: str
+    layers: tuple[str, ...]
+
+    @property
+    def budget(self) -> float:
+        """Seconds after which nothing more of it is measured."""
+        return BUDGET * len(self.shapes)
 
 
 def measure_speed(
@@ -65,13 +95,16 @@ def measure_speed(
 
     `lengths` in tokens replace its own; `compiled`: measure what torch.compile changes, too.
     """
-    clock = Clock()
+    return run_plans([plan_speed(request, lengths, device, compiled)], on_step)[0]
+
+
+def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: bool) -> SpeedPlan:
+    """Read the job and find the calls that may compute it; NoDiagnosis where nothing can run."""
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     examined = examine(request, rulebook)
     assessment = apply_rules(rulebook, examined).assessment
     require_subject(rulebook, examined, assessment)
     known = assessment.known
-    clock.lap("facts")
     if examined.python is None:
         raise NoDiagnosis(f"nothing can be measured: {examined.why_not or 'there is no interpreter'}")
     if device == "cuda" and known.value("gpu.sm") in (None, ABSENT):
@@ -82,13 +115,31 @@ def measure_speed(
     if "head_dim_qk" not in job:
         raise DoctorError("the job has no shape to measure", "name it with `--model` or `--workload`")
     calls, missing = calls_of(rulebook, known)
-    shapes = [job if length is None else with_length(job, length) for length in lengths or (None,)]
-    requests = list(requests_of(shapes, calls, device, compiled))
-    on_step(f"measuring {len(requests)} calls in {examined.python} …")
-    runner = KernelRunner(examined.python, request.timeout, programs_dir(), None, examined.variables)
-    answers = runner.run({PROGRAM: requests})[PROGRAM]
+    shapes = tuple(job if length is None else with_length(job, length) for length in lengths or (None,))
+    return SpeedPlan(
+        known, job, shapes, tuple(calls), missing, device, compiled, examined.python, request.timeout,
+        examined.variables, examined.target, tuple(str(layer.name) for layer in examined.layers),
+    )  # fmt: skip
+
+
+def run_plans(plans: Sequence[SpeedPlan], on_step: Callable[[str], None] = lambda text: None) -> list[Speed]:
+    """Measure several jobs of one interpreter in as few processes as possible."""
+    clock = Clock()
+    requests: list[list[dict[str, Any]]] = []
+    until = 0.0
+    for plan in plans:
+        until += plan.budget
+        requests.append(list(requests_of(plan, until)))
+    first = plans[0]
+    on_step(f"measuring {sum(map(len, requests))} calls in {first.python} …")
+    runner = KernelRunner(first.python, first.timeout, programs_dir(), None, first.variables)
+    answers = runner.run({PROGRAM: [request for several in requests for request in several]})[PROGRAM]
     clock.lap("measure")
-    return _speed(known, job, calls, requests, answers, missing, clock, examined.target, examined.layers)
+    found, place = [], 0
+    for plan, several in zip(plans, requests, strict=True):
+        found.append(_speed(plan, several, answers[place : place + len(several)], clock))
+        place += len(several)
+    return found
 
 
 #: Words that say how many samples a job has, and nothing about one call.
@@ -109,8 +160,7 @@ def calls_of(rulebook: Rulebook, known: FactResolver) -> tuple[list[Call], tuple
                 found.append(_call(item, library, framework))
             elif names[0] not in missing:
                 missing.append(names[0])
-    order = {"sdpa": 0, "hf": 1, "torch": 2, "fa": 2, "te": 2, "flex": 4}
-    found.sort(key=lambda call: order.get(call.id.partition(".")[0], 3))  # what takes seconds to compile goes last
+    found.sort(key=lambda call: _RANKS.get(call.id, _RANKS.get(call.id.partition(".")[0], len(_RANKS))))
     return found, tuple(missing)
 
 
@@ -129,39 +179,29 @@ def with_length(job: Mapping[str, Any], length: int) -> dict[str, Any]:
     return {**job, "seq_len_kv": length}
 
 
-def requests_of(
-    shapes: Sequence[Mapping[str, Any]], calls: Sequence[Call], device: str, compiled: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield the requests: every call, shape by shape, and then the calls compiled, for as long as the budget lasts."""
-    budget = BUDGET * len(shapes)
+def requests_of(plan: SpeedPlan, until: float) -> Iterator[dict[str, Any]]:
+    """Yield the requests: every call, shape by shape, and then the calls compiled, for as long as the time lasts."""
 
     def one(shape: Mapping[str, Any], call: Call, by_torch: bool) -> dict[str, Any]:
         env = {"env": dict(call.env)} if call.env else {}
-        return {**shape, **env, "measured": call.id, "compiled": by_torch, "device": device, "budget": budget}
+        words = {"measured": call.id, "compiled": by_torch, "device": plan.device, "budget": until}
+        return {**shape, **env, **words}
 
-    for shape in shapes:
-        yield from (one(shape, call, False) for call in calls)
-    if compiled and device != "cpu":
-        for shape in shapes:
-            yield from (one(shape, call, True) for call in calls if call.compiled)
+    for shape in plan.shapes:
+        yield from (one(shape, call, False) for call in plan.calls)
+    if plan.compiled and plan.device != "cpu":
+        for shape in plan.shapes:
+            yield from (one(shape, call, True) for call in plan.calls if call.compiled)
 
 
 def _speed(
-    known: FactResolver,
-    job: Mapping[str, Any],
-    calls: Sequence[Call],
-    requests: Sequence[Mapping[str, Any]],
-    answers: Sequence[KernelResult],
-    missing: tuple[str, ...],
-    clock: Clock,
-    target: str,
-    layers: Sequence[Any],
+    plan: SpeedPlan, requests: Sequence[Mapping[str, Any]], answers: Sequence[KernelResult], clock: Clock
 ) -> Speed:
-    by_id = {call.id: call for call in calls}
+    by_id = {call.id: call for call in plan.calls}
     rows = []
     for request, answer in zip(requests, answers, strict=True):
         call = by_id[request["measured"]]
-        rows.append(SpeedRow(measurement_of(request, answer), call.title, call.select))
+        rows.append(SpeedRow(measurement_of(request, answer), call.title, call.select, answer.seconds))
     rows.sort(key=lambda row: (row.measurement.ms is None, row.measurement.ms or 0.0))
     shown = [row for row in rows if not (row.measurement.compiled and _repeats_refusal(row, rows))]
     rate = next((a.observed["matrix_tflops"] for a in answers if "matrix_tflops" in a.observed), None)
@@ -170,14 +210,14 @@ def _speed(
     states = [a.observed.get("gpu_state") for a in answers]
     busy = dict.fromkeys(state["busy"] for state in states if isinstance(state, Mapping) and state.get("busy"))
     notes = [f"{text}; times and memory say little" for text in busy]
-    if layers:
-        names = ", ".join(str(layer.name) for layer in layers)
-        notes.append(f"the model has other layers that were not measured: {names}")
-    whole = {**job, **{word: words.get(word) for word in _SHOWN if words.get(word) is not None}}
+    if plan.layers:
+        notes.append(f"the model has other layers that were not measured: {', '.join(plan.layers)}")
+    whole = {**plan.job, **{word: words.get(word) for word in _SHOWN if words.get(word) is not None}}
     return Speed(
-        tool=TOOL, target=target, job=whole, rows=tuple(shown), selected=selected_call(known), matrix_tflops=rate,
-        not_installed=missing, notes=tuple(notes), timing={**clock.laps(), **spent({PROGRAM: answers})},
-        lost={word: why for word, why in dropped(SDPA, job).items() if word not in _CARRIED},
+        tool=TOOL, target=plan.target, job=whole, rows=tuple(shown), selected=selected_call(plan.known),
+        matrix_tflops=rate, not_installed=plan.missing, notes=tuple(notes),
+        timing={**clock.laps(), **spent({PROGRAM: answers})},
+        lost={word: why for word, why in dropped(SDPA, plan.job).items() if word not in _CARRIED},
     )  # fmt: skip
 
 

@@ -60,7 +60,8 @@ def _record(row: SpeedRow, best: SpeedRow | None) -> dict[str, Any]:
     times = None
     if best is not None and one.ms is not None and best.measurement.ms:
         times = round(one.ms / best.measurement.ms, 3)
-    return {**one.as_record(), "title": row.title, "select": row.select, "times_fastest": times}
+    own = {"title": row.title, "select": row.select, "times_fastest": times, "seconds": row.seconds}
+    return {**one.as_record(), **own}
 
 
 def answer_of(speed: Speed) -> Answer:
@@ -94,7 +95,11 @@ def _job(speed: Speed) -> str:
     if job["head_dim_v"] != job["head_dim_qk"]:
         width += f"/{job['head_dim_v']}"
     queries, keys = job["seq_len_q"], speed.lengths[-1] if speed.lengths else job["seq_len_kv"]
-    length = f"{keys} tokens" if queries == job["seq_len_kv"] else f"{queries} queries on {keys} keys"
+    length = (
+        f"{keys} tokens"
+        if queries == job["seq_len_kv"]
+        else f"{queries} {'query' if queries == 1 else 'queries'} on {keys} keys"
+    )
     words = [f"batch {job['batch_size']}", length, heads, f"head dim {width}", job["dtype"], f"mask {job['mask']}"]
     words += [f"window {job['window'][0]}"] if job.get("window") else []
     words += [f"bias {job['bias']}"] if job.get("bias") not in (None, "no_bias") else []
@@ -111,19 +116,18 @@ def _verdict(speed: Speed) -> tuple[str, str, str]:
     time = _ms(best.measurement.ms)
     if current is None:
         return "ok", "FASTEST", f"{best.name}, {time} ms"
+    chosen, own = f"{current.name}, which this job selects,", _ms(current.measurement.ms)
     if not current.measurement.ran:
-        return "error", "DOES NOT RUN", f"{current.name}, which this job selects: {current.measurement.reason[:200]}"
+        return "error", "DOES NOT RUN", f"{chosen} did not run: {current.measurement.reason[:200]}"
+    if not current.usable:
+        error = f"{current.measurement.max_error:.1e}"
+        return "error", "WRONG", f"{chosen} is off by {error} from float64; the fastest that is right is {best.name}"
+    if current is best:
+        return "ok", "FASTEST", f"{chosen} takes {own} ms"
     times = (current.measurement.ms or 0.0) / best.measurement.ms
-    if current is best or times < SLOWER:
-        return (
-            "ok",
-            "FAST",
-            f"{current.name} takes {_ms(current.measurement.ms)} ms; the fastest is {best.name}, {time} ms",
-        )
-    sentence = (
-        f"{current.name}, which this job selects, takes {_ms(current.measurement.ms)} ms: {times:.1f} times as long as"
-    )
-    return "warning", "SLOW", f"{sentence} {best.name} ({time} ms)"
+    if times < SLOWER:
+        return "ok", "FAST", f"{chosen} takes {own} ms; the fastest is {best.name}, {time} ms"
+    return "warning", "SLOW", f"{chosen} takes {own} ms: {times:.1f} times as long as {best.name} ({time} ms)"
 
 
 def _table(speed: Speed) -> Section:

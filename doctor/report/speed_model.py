@@ -16,6 +16,7 @@ class SpeedRow:
     measurement: Measurement
     title: str
     select: str  # words for the framework of the job
+    seconds: float = 0.0  # that measuring took
 
     @property
     def usable(self) -> bool:

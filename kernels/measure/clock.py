@@ -4,8 +4,10 @@ import time
 
 #: Seconds that the repetitions of one call may take, and how many there are at least and at most.
 SECONDS, LEAST, MOST = 0.15, 7, 60
-#: Below this many seconds a call is repeated at least LEAST times; a slower one three times.
-SLOW = 0.4
+#: Above SLOW seconds a call is repeated three times, above SLOWEST it is run once.
+SLOW, SLOWEST = 0.4, 2.0
+#: Launches are hidden up to this many seconds; a longer call hides them itself.
+COVERED = 5e-3
 #: Bytes that are written between two repetitions: more than the L2 cache of any GPU on the market.
 FLUSHED = 256 << 20
 #: Clock cycles a second at most: an idle kernel of so many cycles takes a second or longer.
@@ -39,15 +41,21 @@ def _quantile(values, share):
     return values[low] + (values[high] - values[low]) * (place - low)
 
 
-def timed(torch, device, function):
-    """Return the Times of a function that has run before."""
-    return _on_gpu(torch, device, function) if device.startswith("cuda") else _on_cpu(function)
+def timed(torch, device, function, seconds):
+    """Return the Times of a function that has run before and took about so many seconds."""
+    repeats = _repeats(seconds)
+    if not device.startswith("cuda"):
+        return Times([1e3 * _seconds(function) for _ in range(repeats)], None)
+    return _on_gpu(torch, device, function, seconds, repeats)
 
 
-def _on_cpu(function):
-    first = _seconds(function)
-    times = [_seconds(function) for _ in range(_repeats(first))]
-    return Times([1e3 * seconds for seconds in times], None)
+def seconds_of(torch, device, function):
+    """Return (result, seconds) of one run, with what the GPU has to finish."""
+    began = time.perf_counter()
+    result = function()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - began
 
 
 def _seconds(function):
@@ -57,21 +65,19 @@ def _seconds(function):
 
 
 def _repeats(seconds):
-    return 3 if seconds > SLOW else max(LEAST, min(MOST, int(SECONDS / max(seconds, 1e-6))))
+    if seconds > SLOW:
+        return 1 if seconds > SLOWEST else 3
+    return max(LEAST, min(MOST, int(SECONDS / max(seconds, 1e-6))))
 
 
-def _on_gpu(torch, device, function):
+def _on_gpu(torch, device, function, seconds, repeats):
     """Time with events behind an idle kernel, which runs while the CPU launches the call."""
     if device not in _buffers:
         _buffers[device] = torch.empty(FLUSHED, dtype=torch.int8, device=device)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    function()
-    launch = time.perf_counter() - began  # the call may wait for the GPU; then it is no launch time, and harmless
-    torch.cuda.synchronize()
-    whole = time.perf_counter() - began
-    repeats = _repeats(whole)
-    idle = int(CYCLES * min(2 * launch + 1e-4, 5e-3)) if launch < 0.9 * whole or whole < 2e-3 else 0
+    idle = 0
+    if seconds < COVERED:
+        torch.cuda.synchronize()
+        idle = int(CYCLES * min(2 * _seconds(function) + 1e-4, COVERED))
     pairs, launches = [], []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -79,9 +85,7 @@ def _on_gpu(torch, device, function):
         if idle:
             torch.cuda._sleep(idle)
         start.record()
-        began = time.perf_counter()
-        function()
-        launches.append(time.perf_counter() - began)
+        launches.append(_seconds(function))
         end.record()
         end.synchronize()
         pairs.append((start, end))
@@ -95,5 +99,6 @@ def matrix_rate(torch, device, dtype):
         a, b = (torch.randn(n, n, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
         for _ in range(3):
             a @ b
-        _rates[device, dtype] = 2e3 * n**3 / max(timed(torch, device, lambda: a @ b).median, 1e-9)
+        _, seconds = seconds_of(torch, device, lambda: a @ b)
+        _rates[device, dtype] = 2e3 * n**3 / max(timed(torch, device, lambda: a @ b, seconds).median, 1e-9)
     return _rates[device, dtype]

@@ -1,4 +1,7 @@
-"""Attention of other libraries: flash-attn, xFormers, SageAttention, FlashInfer, TransformerEngine, fla and NATTEN."""
+"""Attention of other libraries: flash-attn, xFormers, SageAttention, FlashInfer, TransformerEngine, fla and NATTEN.
+
+What a library cannot compute is refused before it is imported: an import can take longer than the measurement.
+"""
 
 import inspect
 
@@ -90,11 +93,11 @@ class Xformers(Heads):
 
     def __init__(self, torch, job):
         super().__init__(torch, job)
+        if job.get("softcap"):
+            raise Refused("memory_efficient_attention has no soft cap")
         ops = load("xformers.ops", "xformers")
         _only_gpu(job, "xformers")
         self.library, self.ops = release("xformers"), ops
-        if job.get("softcap"):
-            raise Refused("memory_efficient_attention has no soft cap")
         self.bias = self._bias(ops.fmha.attn_bias)
 
     def _bias(self, kinds):
@@ -156,14 +159,14 @@ class Sage(Engine):
 
     def __init__(self, torch, job):
         super().__init__(torch, job)
-        self.function = load("sageattention").sageattn
-        _only_gpu(job, "sageattention")
-        self.library = release("sageattention")
         _no_mask_tensor(job, "sageattn")
         for word, present in (("window", job.window), ("padding", job.padded), ("packing", job.packed),
                               ("bias", job.alibi), ("soft cap", job.get("softcap"))):  # fmt: skip
             if present:
                 raise Refused("sageattn takes no {}".format(word))
+        self.function = load("sageattention").sageattn
+        _only_gpu(job, "sageattention")
+        self.library = release("sageattention")
 
     def call(self, q, k, v):
         """Return the output of one call."""
@@ -177,13 +180,13 @@ class FlashInfer(Segments):
 
     def __init__(self, torch, job):
         super().__init__(torch, job)
-        library = load("flashinfer", "flashinfer-python")
-        _only_gpu(job, "flashinfer")
-        self.library = release("flashinfer-python")
         _no_mask_tensor(job, "FlashInfer")
         dtype = getattr(torch, job["dtype"])
         if job.window and job.window[1] > 0:
             raise Refused("FlashInfer takes a window to the left only")
+        library = load("flashinfer", "flashinfer-python")
+        _only_gpu(job, "flashinfer")
+        self.library = release("flashinfer-python")
         workspace = torch.empty(256 << 20, dtype=torch.uint8, device=job.device)
         self.wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
         self.wrapper.plan(
@@ -236,12 +239,12 @@ class Fla(Heads):
 
     def __init__(self, torch, job):
         super().__init__(torch, job)
-        self.function = load("fla.ops.attn", "flash-linear-attention").parallel_attn
-        _only_gpu(job, "fla.parallel_attn")
-        self.library = release("flash-linear-attention", "fla-core")
         same = job["seq_len_q"] == job["seq_len_kv"]
         if job["mask"] != "causal" or not same or job.packed or job.alibi or job.get("softcap") or job.get("dropout"):
             raise Refused("parallel_attn computes plain causal attention of whole sequences")
+        self.function = load("fla.ops.attn", "flash-linear-attention").parallel_attn
+        _only_gpu(job, "fla.parallel_attn")
+        self.library = release("flash-linear-attention", "fla-core")
         self.arguments = {"scale": job.scale}
         if job.window:
             self.arguments["window_size"] = job.window[0] + 1
@@ -257,11 +260,11 @@ class Natten(Heads):
 
     def __init__(self, torch, job):
         super().__init__(torch, job)
+        if not job.window or not job.causal or job.packed or job.padded or job.alibi or job.get("softcap"):
+            raise Refused("na1d computes a causal window of whole sequences, without bias")
         library = load("natten")
         _only_gpu(job, "natten.na1d")
         self.function, self.library = library.na1d, release("natten")
-        if not job.window or not job.causal or job.packed or job.padded or job.alibi or job.get("softcap"):
-            raise Refused("na1d computes a causal window of whole sequences, without bias")
         self.size = job.window[0] + 1
 
     def call(self, q, k, v):

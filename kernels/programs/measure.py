@@ -12,7 +12,7 @@ import time
 from ..attention.gpu import import_torch, pick_device, state
 from ..measure import library_engines as libraries
 from ..measure import torch_engines as own
-from ..measure.clock import matrix_rate, timed
+from ..measure.clock import matrix_rate, seconds_of, timed
 from ..measure.job import Job
 from ..measure.truth import Truth
 from ..protocol import Refused, Unavailable, step
@@ -22,6 +22,8 @@ REFUSALS = (
     "only support", "not support", "must be", "should be", "No operator found", "unsupported", "NYI", "No kernel image",
     "FlashAttention", "is not implemented", "not implemented for", "Expected", "requires",
 )  # fmt: skip
+#: Milliseconds of a step above which it is not run twice to see whether the results are equal.
+ONCE = 800.0
 #: Backends that exist in compiled form only.
 COMPILED = ("flex.triton",)
 _job = {}  # the last job: several backends are measured on the same tensors
@@ -171,19 +173,19 @@ def _measure(torch, engine, function, inputs, dout, observed):
     step("{}: first call".format(backend))
     if hasattr(engine, "accept"):
         engine.accept(*one.inputs)
-    one()
+    seconds_of(torch, job.device, one)
+    step("{}: memory".format(backend))
     if gpu:
-        torch.cuda.synchronize()
-        step("{}: memory".format(backend))
-        one()
-        _, parts, peak = one.weighed()
-        torch.cuda.synchronize()
+        (_, parts, peak), seconds = seconds_of(torch, job.device, one.weighed)
         given = _bytes(inputs) + (_bytes([dout]) if one.backward else 0)
         observed["memory"] = {"inputs": given, "mask": engine.mask_bytes(), **parts}
         observed["bytes_peak"] = peak
+    else:
+        _, seconds = seconds_of(torch, job.device, one)
     step("{}: time".format(backend))
-    forward = timed(torch, job.device, one.forward)
-    whole = timed(torch, job.device, one) if one.backward else forward
+    whole = forward = timed(torch, job.device, one, seconds)
+    if one.backward:
+        forward = timed(torch, job.device, one.forward, seconds)
     observed.update(
         ms=round(whole.median, 5), ms_spread=round(whole.spread, 5), ms_forward=round(forward.median, 5),
         repeats=len(whole.times), ms_launch=None if whole.launch is None else round(whole.launch, 4),
@@ -198,10 +200,12 @@ def _check(torch, engine, function, truth, observed):
     step("{}: compare with float64".format(observed["backend"]))
     inputs, dout = engine.prepare(*truth.tensors[:3], truth.incoming())
     one = Step(torch, engine, function, inputs, dout)
-    (out, grads), (again, grads_again) = one(), one()
-    equal = [torch.equal(a, b) for a, b in zip((out, *grads), (again, *grads_again)) if a is not None]  # noqa: B905
-    observed["deterministic"] = all(equal)
-    del again, grads_again
+    out, grads = one()
+    if observed["ms"] < ONCE:
+        again, grads_again = one()
+        equal = [torch.equal(a, b) for a, b in zip((out, *grads), (again, *grads_again)) if a is not None]  # noqa: B905
+        observed["deterministic"] = all(equal)
+        del again, grads_again
     got = dict(zip(("out", "dq", "dk", "dv"), (out.detach(), *grads)))  # noqa: B905 - Python 3.8
     got = {name: None if value is None else engine.restore(value) for name, value in got.items()}
     observed.update(truth.compare(got, engine.written_out))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measure the attention backends of known jobs on this machine's GPU, and how far two runs of a job differ.
 
-    python scripts/gpu/measure_jobs.py --output records.jsonl [--only NAME …] [--again NAME …] [--tables DIR]
+    python scripts/gpu/measure_jobs.py --output records.jsonl [--only NAME …] [--again NAME …] [--alone NAME …]
 
 A line of the output is a record of `doctor/facts/measurement.py` with the name of its job and the number of the run.
-`--again`: these jobs are measured a second time in a new process, without torch.compile. `--tables`: a page per job.
+The jobs share a process. `--again`: these are measured a second time in a new one. `--compiled`: these through torch.compile, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.diagnosis.request import Request
-from doctor.diagnosis.speed import measure_speed
+from doctor.diagnosis.speed import SpeedPlan, plan_speed, run_plans
 from doctor.report.formats import renderer
 from doctor.report.speed_model import Speed
 from doctor.report.style import Style
@@ -30,7 +30,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "llama-3-8b 4k": {**GQA, "batch_size": 4, "seq_len_q": 4096},
     "llama-3-70b 8k": {**GQA, "num_heads": 64, "seq_len_q": 8192},
     "llama-2-7b 2k": {"num_heads": 32, "head_dim_qk": 128, "batch_size": 8, "seq_len_q": 2048},
-    "gemma-2 soft cap 4k": {"num_heads": 16, "num_kv_heads": 8, "head_dim_qk": 256, "seq_len_q": 4096, "softcap": 50.0},
+    "gemma-2 4k": {"num_heads": 16, "num_kv_heads": 8, "head_dim_qk": 256, "seq_len_q": 4096, "softcap": 50.0},
     "gemma-3 window 8k": {
         "num_heads": 16, "num_kv_heads": 8, "head_dim_qk": 256, "seq_len_q": 8192, "window": [1023, 0],
     },
@@ -39,22 +39,22 @@ JOBS: dict[str, dict[str, Any]] = {
     "mistral window 16k": {**GQA, "seq_len_q": 16384, "window": [4095, 0]},
     "packed 8k": {**GQA, "seq_len_q": 8192, "packing": True},
     "padding 4k": {**GQA, "batch_size": 4, "seq_len_q": 4096, "mask": "padding_causal"},
-    "decode 16 x 8k": {**GQA, **DECODE, "batch_size": 16, "seq_len_kv": 8192},
+    "decode 16x4096": {**GQA, **DECODE, "batch_size": 16, "seq_len_kv": 4096},
     "alibi 4k": {"num_heads": 32, "head_dim_qk": 128, "seq_len_q": 4096, "bias": "alibi"},
-    "float32 4k": {"num_heads": 16, "head_dim_qk": 64, "batch_size": 4, "seq_len_q": 4096, "dtype": "float32"},
+    "float32 2k": {"num_heads": 12, "head_dim_qk": 64, "batch_size": 4, "seq_len_q": 2048, "dtype": "float32"},
     "llama-3-8b 128k": {**GQA, "seq_len_q": 131072},
     "vit 1k": {"num_heads": 16, "head_dim_qk": 80, "batch_size": 16, "seq_len_q": 1024, "mask": "no_mask"},
 }  # fmt: skip
 SHARED = {"framework": "torch_sdpa", "dtype": "bfloat16", "mask": "causal", "batch_size": 1, "training": True}
 
 
-def measured(job: dict[str, Any], lengths: tuple[int, ...], *, compiled: bool) -> Speed:
-    """Measure one job through the interpreter that runs this script."""
+def plan_of(name: str, lengths: tuple[int, ...] = (), *, compiled: bool = True) -> SpeedPlan:
+    """Return what is measured of a job, in the interpreter that runs this script."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
-        file.write_text(json.dumps({**SHARED, **job}))
+        file.write_text(json.dumps({**SHARED, **JOBS[name]}))
         request = Request(python=sys.executable, workload=str(file), fixes=False, run=False)
-        return measure_speed(request, lengths, compiled=compiled)
+        return plan_speed(request, lengths, "cuda", compiled)
 
 
 def differences(first: Speed, second: Speed) -> dict[str, float]:
@@ -73,37 +73,48 @@ def main() -> int:
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--only", nargs="*", default=list(JOBS))
     parser.add_argument("--again", nargs="*", default=[])
-    parser.add_argument("--tables", type=Path)
-    parser.add_argument("--lengths", default="", help="of the first job: numbers of tokens")
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--compiled", nargs="*", default=[])
+    parser.add_argument("--alone", nargs="*", default=[], help="these jobs first, each in a process of its own")
+    parser.add_argument("--lengths", default="", help="of the jobs that run alone: numbers of tokens")
+    parser.add_argument("--tables", type=Path, help="write a page per job into this folder")
     given = parser.parse_args()
-    differ: list[float] = []
+    lengths = tuple(map(int, given.lengths.split(","))) if given.lengths else ()
+    runs: list[tuple[str, int, Speed]] = []
+    for name in given.alone:
+        began = time.monotonic()
+        (speed,) = run_plans([plan_of(name, lengths)])
+        wall = time.monotonic() - began
+        beyond = wall - speed.timing.get("kernels.import", 0.0)
+        print(f"alone: {name}: {wall:.1f} s, {beyond:.1f} s beyond the import of torch", flush=True)
+        runs.append((name, 0, speed))
+    for run, names in ((1, given.only), (2, given.again)):
+        if names:
+            speeds = run_plans([plan_of(name, compiled=run == 1 and name in given.compiled) for name in names])
+            runs += [(name, run, speed) for name, speed in zip(names, speeds, strict=True)]
     with given.output.open("w") as file:
-        for number, name in enumerate(given.only):
-            lengths = tuple(map(int, given.lengths.split(","))) if given.lengths and number == 0 else ()
-            began = time.monotonic()
-            speed = measured(JOBS[name], lengths, compiled=not given.no_compile)
-            wall = time.monotonic() - began
-            print(
-                f"== {name}: {wall:.1f} s, {wall - speed.timing.get('kernels.import', 0.0):.1f} s beyond torch's import"
-            )
-            print(renderer("text", "speed")(speed, Style()), flush=True)
-            if given.tables:
-                page = given.tables / f"{name.replace(' ', '-')}.html"
-                page.write_text(renderer("html", "speed")(speed, Style()))
-            runs = [speed]
-            if name in given.again:
-                runs.append(measured(JOBS[name], lengths, compiled=False))
-                found = differences(*runs)
-                differ += found.values()
-                print("second run:", ", ".join(f"{backend} {100 * part:.1f} %" for backend, part in found.items()))
-            for run, one in enumerate(runs, 1):
-                for row in one.rows:
-                    file.write(json.dumps({"job": name, "run": run, **row.measurement.as_record()}) + "\n")
-            file.flush()
+        for name, run, speed in runs:
+            for row in speed.rows:
+                file.write(json.dumps({"job": name, "run": run, **row.measurement.as_record()}) + "\n")
+    for name, run, speed in runs:
+        print(f"== {name}, run {run}")
+        if run < 2:
+            print(renderer("text", "speed")(speed, Style()))
+        if given.tables and run < 2:
+            page = given.tables / f"{name.replace(' ', '-')}-{run}.html"
+            page.write_text(renderer("html", "speed")(speed, Style()))
+    _compare({(name, run): speed for name, run, speed in runs})
+    return 0
+
+
+def _compare(runs: dict[tuple[str, int], Speed]) -> None:
+    differ: list[float] = []
+    for (name, run), speed in runs.items():
+        if run == 2 and (name, 1) in runs:
+            found = differences(runs[name, 1], speed)
+            differ += found.values()
+            print(f"again: {name}:", ", ".join(f"{backend} {100 * part:.1f} %" for backend, part in found.items()))
     if differ:
         print(f"two runs differ by {100 * statistics.median(differ):.1f} % (median), {100 * max(differ):.1f} % at most")
-    return 0
 
 
 if __name__ == "__main__":

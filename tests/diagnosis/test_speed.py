@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from doctor.cli import main as cli
-from doctor.diagnosis.speed import BUDGET, calls_of, measurement_of, requests_of, selected_call, with_length
+from doctor.diagnosis.speed import (
+    BUDGET,
+    SpeedPlan,
+    calls_of,
+    measurement_of,
+    requests_of,
+    selected_call,
+    with_length,
+)
 from doctor.model import Fact, Facts
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.resolver import FactResolver
@@ -89,11 +98,14 @@ def test_lengths_keep_the_queries_of_a_decoding_job() -> None:
 
 
 def test_compiled_calls_go_last_and_the_budget_grows_with_the_lengths() -> None:
-    calls, _ = calls_of(load_rulebook(()), known({}))
-    made = list(requests_of([{"seq_len_q": 1}, {"seq_len_q": 2}], calls, "cuda", True))
-    order = [request["compiled"] for request in made]
+    facts = known({})
+    calls, missing = calls_of(load_rulebook(()), facts)
+    shapes = ({"seq_len_q": 1}, {"seq_len_q": 2})
+    plan = SpeedPlan(facts, LLAMA, shapes, tuple(calls), missing, "cuda", True, "python", 1.0, {}, "", ())
+    assert plan.budget == 2 * BUDGET
+    order = [request["compiled"] for request in requests_of(plan, plan.budget)]
     assert order == sorted(order) and any(order)
-    assert {request["budget"] for request in made} == {2 * BUDGET}
+    assert not any(request["compiled"] for request in requests_of(replace(plan, compiled=False), 1.0))
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "unavailable", "failed"])

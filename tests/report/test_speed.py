@@ -76,6 +76,12 @@ def test_a_wrong_backend_is_never_the_fastest() -> None:
     assert "1.0e-01 wrong" in text(content)
 
 
+def test_a_wrong_selection_is_an_error() -> None:
+    answer = answer_of(speed(row(ms=1.0, right=False, max_error=0.8), row(backend="sdpa.efficient", ms=2.0)))
+    assert (answer.look, answer.word) == ("error", "WRONG")
+    assert "sdpa.efficient" in answer.sentence
+
+
 def test_memory_of_the_selection_is_compared() -> None:
     (first,) = warnings_of(speed(row(bytes_peak=2**30), row(backend="sdpa.cudnn", ms=2.9, bytes_peak=2**28)))
     assert "1.00 GiB" in first or "1 GiB" in first
