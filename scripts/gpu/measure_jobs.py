@@ -4,7 +4,8 @@
     python scripts/gpu/measure_jobs.py --output records.jsonl [--only NAME …] [--again NAME …] [--alone NAME …]
 
 A line of the output is a record of `doctor/facts/measurement.py` with the name of its job and the number of the run.
-The jobs share a process. `--again`: these are measured a second time in a new one. `--compiled`: these through torch.compile, too.
+The jobs share a process. `--again`: these are measured a second time in a new one. `--compiled`: these through
+torch.compile, too.
 """
 
 from __future__ import annotations
