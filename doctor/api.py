@@ -11,23 +11,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from doctor.diagnosis.examine import examine
 from doctor.diagnosis.pipeline import diagnose as of_request
 from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
 from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
-from doctor.diagnosis.watch import rulebook_of, watch_of
+from doctor.diagnosis.watch import rulebook_of
 from doctor.facts.workload import workload_facts
 from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults, split_names
-from doctor.sources.watch import Watch
 from doctor.sources.workload.files import stated_settings
-from doctor.sources.workload.huggingface import model_facts, read_model_config
-from doctor.sources.workload.recipes import read_job
+from doctor.sources.workload.huggingface import model_facts, model_layers
+from doctor.sources.workload.layers import LayerKind
 
 from .errors import DoctorError
 from .model import Facts, Report
@@ -167,37 +165,41 @@ def _request(
         raise DoctorError("`gpu` names no GPU", 'for example `gpu="h100"`')
     models, workloads = _each(model), _each(workload)
     several = max(len(gpus), len(models), len(workloads)) > 1
-    job = [axis[0] if axis and not several else None for axis in (models, workloads)]
-    defaults, folders = project_defaults(), tuple(os.fspath(folder) for folder in rules)
-    is_file = isinstance(job[1], (str, os.PathLike))
-    rulebook = load_rulebook((*defaults.rules, *folders)) if is_file else None  # for the config of a trainer
+    held: dict[tuple[str, str], Facts] = {}
+    layers: dict[str, Sequence[LayerKind]] = {}
+    named = [
+        [_name(kind, number, source, held, layers) for number, source in enumerate(axis, 1)]
+        for kind, axis in (("model", models), ("workload", workloads))
+    ]
     request = Request(
         python=python or (None if facts or declared else sys.executable),
         facts=() if facts is None else (os.fspath(facts),),
         declared=declared,
-        given=_given(job[0], job[1], settings or {}, watch_of(rulebook) if rulebook else None),
-        rulebook=rulebook,
-        rules=folders,
-        defaults=defaults,
+        given=stated_settings(settings or {}, "stated by the program"),
+        rules=tuple(os.fspath(folder) for folder in rules),
+        defaults=project_defaults(),
         fixes=fixes,
         run=run,
         timeout=timeout,
         thorough=not several,  # as `check` does with several cases
+        held=held,
+        held_layers=layers,
     )
-    held: dict[tuple[str, str], Facts] = {}
-    named = [
-        [_name(kind, number, source, held) for number, source in enumerate(axis, 1)] if several else []
-        for kind, axis in (("model", models), ("workload", workloads))
-    ]
-    return in_project(replace(with_axes(request, gpus, *named), held=held), whole=False)
+    return in_project(with_axes(request, gpus, *named), whole=False)
 
 
 def _each(source: Source) -> tuple[Source, ...]:
     return tuple(source) if isinstance(source, (list, tuple)) else () if source is None else (source,)
 
 
-def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Facts]) -> str:
-    """What one of several is called in the report; what is no file is held under that name."""
+def _name(
+    kind: str,
+    number: int,
+    source: Source,
+    held: dict[tuple[str, str], Facts],
+    layers: dict[str, Sequence[LayerKind]],
+) -> str:
+    """What a model or workload is called in the report; what is no file is held under that name."""
 
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
@@ -205,23 +207,9 @@ def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Fa
     name = str(content.get("_name_or_path") or f"{kind} {number}")
     name = name if (kind, name) not in held else f"{name} ({number})"
     held[kind, name] = model_facts(content) if kind == "model" else workload_facts(content)
+    if kind == "model":
+        layers[name] = model_layers(content)
     return name
-
-
-def _given(model: Source, workload: Source, settings: Mapping[str, Any], watch: Watch | None) -> Facts:
-    """What the caller states, as facts: the model, the workload over it, the settings over both."""
-
-    given = Facts()
-    if model is not None:
-        path = isinstance(model, (str, os.PathLike))
-        given = read_model_config(Path(model)) if path else model_facts(_mapping(model, "model"))
-    if workload is not None:
-        if isinstance(workload, (str, os.PathLike)):
-            more = read_job(Path(workload), watch)
-        else:
-            more = workload_facts(_mapping(workload, "workload"))
-        given = given.with_(*more.values())
-    return given.with_(*stated_settings(settings, "stated by the program").values())
 
 
 def _mapping(source: Source, what: str) -> Mapping[str, Any]:

@@ -57,6 +57,20 @@ def test_model_and_workload_may_be_files_or_what_they_hold():
     assert from_file["workload.dtype"] == "float16"
 
 
+def test_the_other_layers_of_a_model_are_judged(tmp_path: Path):
+    """A file and its content are judged as `check` judges them: here only the global layers have wide heads."""
+    config = {"model_type": "gemma4_text", "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 2560,
+              "head_dim": 256, "global_head_dim": 512, "sliding_window": 512, "dtype": "bfloat16",
+              "architectures": ["Gemma4ForCausalLM"]}  # fmt: skip
+    facts = {"torch.version": "2.9.0", "transformers.version": "5.13.0", "flash-attn.version": "2.8.3", "gpu.sm": "9.0"}
+    job = {"framework": "transformers", "attn_implementation": "flash_attention_2", "training": True}
+    (tmp_path / "facts.json").write_text(json.dumps({"facts": facts, "workload": job}))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for model in (config, tmp_path / "config.json"):
+        found = diagnose(model, facts=tmp_path / "facts.json", fixes=False).findings
+        assert any(item.message.startswith("in the full_attention layers: ") for item in found)
+
+
 def test_settings_win():
     report = diagnose(LLAMA, facts=B / "facts.yaml", settings={"torch.version": "2.1.0", "workload.dtype": "float16"})
     assert report.facts.value("torch.version") == "2.1.0"

@@ -128,7 +128,7 @@ def test_the_image_has_a_doctor_that_checks(image: Image) -> None:
     version = run(image, "--version")
     assert version.stdout == f"attn-doctor {__version__}\n", version.stderr
     healthy = run(image, "check", "--no-run", "--facts", str(HEALTHY))
-    assert healthy.returncode == 0 and healthy.stdout.startswith("OK: no known problems"), healthy.stderr
+    assert healthy.returncode == 0 and ": no known problems" in healthy.stdout.partition("\n")[0], healthy.stderr
     (home,) = (image.root / "opt" / "attn-doctor").glob("lib/python*/site-packages/doctor")
     assert (home / "_rules").is_dir() and (home / "_kernels").is_dir()
     assert (image.root / "opt" / "attn-doctor" / "share" / "man" / "man1" / "attn-doctor.1").is_file()

@@ -106,7 +106,7 @@ def test_the_image_checks_its_own_python_and_a_facts_file(image: str) -> None:
     version = inside("attn-doctor", "--version")
     assert version.stdout == f"attn-doctor {__version__}\n", version.stderr
     healthy = inside("attn-doctor", "check", "--facts", "/facts.yaml")
-    assert healthy.returncode == 0 and healthy.stdout.startswith("OK: no known problems"), healthy.stderr
+    assert healthy.returncode == 0 and ": no known problems" in healthy.stdout.partition("\n")[0], healthy.stderr
     bare = inside("attn-doctor", "check", "--python", "python3")
     assert bare.returncode == 3 and "no attention libraries" in bare.stderr.lower(), bare.stderr
     run("buildah", "rm", container)

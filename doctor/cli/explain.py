@@ -78,5 +78,5 @@ def explainer_of(target: TargetOptions) -> LogExplainer:
         examined = examine(request_of(target), rulebook)
     elif target.given():
         request = request_of(target)
-        examined = with_job(DiagnosisInput(Facts()), request, InputCache(rulebook, request.held))
+        examined = with_job(DiagnosisInput(Facts()), request, InputCache(rulebook, request))
     return LogExplainer(rulebook, load_log_rules(target.rules), examined)

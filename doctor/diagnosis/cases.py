@@ -212,7 +212,7 @@ def diagnose_all(
 
     if request.baseline is not None:
         read_baseline(Path(request.baseline))  # a bad one is reported before all the work
-    planned, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
+    planned, inputs = case_matrices(request, rulebook), InputCache(rulebook, request)
     clock.lap("facts")
     if sum(len(plan.cases) for plan in planned) == 1:  # the project's matrix shrinks where there is a GPU
         (_, _, one), examined = planned[0].cases[0], planned[0].examined
@@ -286,7 +286,7 @@ def _report(
         ignored=shown.ignored,
         records=records_date(),
         unrecorded=unrecorded(case.facts for case in cases),
-        unexamined=unexamined((case.facts for case in cases), rulebook.watched_distributions),
+        unexamined=unexamined(((case.facts, case.predictions) for case in cases), rulebook),
         unconcerned=tuple(item for item in unconcerned(judged) if item.rule not in reported),
         inputs=input_files(request),
         read=tuple(dict.fromkeys(item for one in environments for cell in one.cells for item in cell.examined.read)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -38,11 +38,10 @@ _READERS = {
 class InputCache:
     """What GPU names, model configs and workload files say, each looked up once for all cases."""
 
-    def __init__(self, rulebook: Rulebook, held: Mapping[tuple[str, str], Facts] | None = None) -> None:
+    def __init__(self, rulebook: Rulebook, request: Request) -> None:
         self._rulebook = rulebook
-        self._held = dict(held or {})
-        self._read: dict[tuple[str, str], Facts] = dict(self._held)
-        self._layers: dict[tuple[str, str], list[LayerKind]] = {}
+        self._read: dict[tuple[str, str], Facts] = dict(request.held)
+        self._layers: dict[str, Sequence[LayerKind]] = dict(request.held_layers)
 
     def gpu(self, name: str) -> Facts:
         """The facts of a GPU by its name."""
@@ -53,15 +52,11 @@ class InputCache:
         """The workload of a model config."""
         return self._once("model", name, lambda: self._read_file("model", name))
 
-    def layers(self, name: str) -> list[LayerKind]:
+    def layers(self, name: str) -> Sequence[LayerKind]:
         """The other kinds of layers of a model config."""
-        if ("model", name) not in self._layers:
-            module = import_module(_READERS["model"][0])
-            self._layers["model", name] = module.read_layers(Path(name)) if self._is_file(name) else []
-        return self._layers["model", name]
-
-    def _is_file(self, name: str) -> bool:
-        return ("model", name) not in self._held
+        if name not in self._layers:
+            self._layers[name] = import_module(_READERS["model"][0]).read_layers(Path(name))
+        return self._layers[name]
 
     def workload(self, name: str) -> Facts:
         """The workload of a workload file, or of a trainer's config."""
@@ -92,7 +87,7 @@ class InputCache:
 
 def examine(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    return with_job(environment_of(request, rulebook, query), request, InputCache(rulebook, request.held))
+    return with_job(environment_of(request, rulebook, query), request, InputCache(rulebook, request))
 
 
 def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> DiagnosisInput:

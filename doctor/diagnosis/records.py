@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from packaging.version import InvalidVersion
 
 from doctor.facts.derived.shapes import framework_of
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Facts, NewRelease
+from doctor.model import ABSENT, Facts, NewRelease, Prediction
 from doctor.packages.index_file import index_head
+from doctor.rulebook.rulebook import Rulebook
 
 #: Parts of the name of a package that computes attention.
 _ATTENTION = re.compile(r"attn|attention|sdpa|flash-?mla|flash-?infer")
@@ -43,13 +44,14 @@ def _of(facts: Facts) -> Iterable[NewRelease]:
             yield NewRelease(package, version, newest)
 
 
-def unexamined(cases: Iterable[Facts], watched: Collection[str]) -> tuple[str, ...]:
+def unexamined(cases: Iterable[tuple[Facts, Sequence[Prediction]]], rulebook: Rulebook) -> tuple[str, ...]:
     """Return what no rule was applied to, a part of a sentence each: packages by their names, and the job's path."""
-    found = (item for facts in cases for item in _unexamined(facts, watched))
+    found = (item for facts, predictions in cases for item in _unexamined(facts, predictions, rulebook))
     return tuple(dict.fromkeys(found))
 
 
-def _unexamined(facts: Facts, watched: Collection[str]) -> Iterator[str]:
+def _unexamined(facts: Facts, predictions: Sequence[Prediction], rulebook: Rulebook) -> Iterator[str]:
+    watched: Collection[str] = rulebook.watched_distributions
     names = [key.removesuffix(".version") for key, fact in facts.items() if key.endswith(".version") and fact.known]
     for name in names:
         version = facts.value(f"{name}.version")
@@ -61,3 +63,8 @@ def _unexamined(facts: Facts, watched: Collection[str]) -> Iterator[str]:
     job = [key for key in facts if key.startswith("workload.") and key not in _OF_JOB]
     if job and framework_of(facts) is None:
         yield "who computes the attention of this job is unknown (hint: `--set workload.framework=…`)"
+    elif job and not predictions:
+        yield "which kernel computes the attention of this job is not predicted"
+    trainer = rulebook.libraries.get(str(facts.value("workload.trainer")))
+    if trainer is not None and all(facts.value(f"{name}.version") == ABSENT for name in trainer.distributions):
+        yield f"{trainer.body.get('title') or trainer.name}, which runs this job, is not installed here"

@@ -13,6 +13,7 @@ from doctor.sources.project.config import Defaults
 
 if TYPE_CHECKING:
     from doctor.rulebook.rulebook import Rulebook
+    from doctor.sources.workload.layers import LayerKind
 
 #: Seconds for the analysis of installed sources: its cache keeps what is finished, so that the next one goes on.
 DRIFT_LIMIT = 10.0
@@ -48,6 +49,7 @@ class Request:
     models: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     held: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # the facts of a name that is no file
+    held_layers: Mapping[str, Sequence[LayerKind]] = field(default_factory=dict)  # the layers of such a model
     project: bool = False  # the project's own matrix counts where this request says nothing
     baseline: str | None = None  # a report: what it has already is not reported again
     hold: tuple[str, ...] = ()  # packages a fix leaves alone

@@ -119,7 +119,7 @@ class _CaseDiagnosis:
             unconcerned=unconcerned((assessment, to_fix)),
             records=records_date(),
             unrecorded=unrecorded((examined.facts,)),
-            unexamined=unexamined((examined.facts,), rulebook.watched_distributions),
+            unexamined=unexamined(((examined.facts, predictions),), rulebook),
             inputs=input_files(request),
             read=examined.read,
             today=examined.today,

@@ -79,11 +79,10 @@ def verdict(report: Report) -> tuple[str, str, str]:
         return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
     if report.unrecorded or report.unexamined:
         return "unclear", INCOMPLETE, f"no known problems, but {_not_examined(report)}{runs}"
-    if suppressed:
-        return "ok", OK, f"no new findings ({_suppressed(report)})"
+    none = f"no new findings ({_suppressed(report)})" if suppressed else "no known problems"
     if not any(key.startswith("workload.") for key in report.facts):
-        return "ok", OK, "no known problems in this environment; no workload was given"
-    return "ok", OK, f"no known problems{runs}"
+        return "unclear", INCOMPLETE, f"{none} in this environment; no workload was given"
+    return "ok", OK, f"{none}{'' if suppressed else runs}"
 
 
 def _failing(predictions: Sequence[Prediction]) -> str | None:

@@ -27,7 +27,7 @@ from .conditions import Condition, parse_conditions
 from .messages import PLACEHOLDER, interpolate, message_of, missing_keys, unexamined
 from .reach import Way
 from .resolver import FactResolver
-from .rule import Rule, as_tuple
+from .rule import Library, Rule, as_tuple
 from .rulebook import Rulebook
 
 
@@ -340,27 +340,36 @@ def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[F
 
 
 def _not_installed(rulebook: Rulebook, known: FactResolver) -> Finding | None:
-    """Return the finding that the library which the job calls for attention is not installed; None where it may be."""
-    library = rulebook.libraries.get(str(known.value("workload.framework")))
-    if library is None or not library.backends or not library.distributions:
-        return None
-    keys = [f"{name}.version" for name in library.distributions]
-    if any(known.value(key) != ABSENT for key in keys):
-        return None
-    title = library.body.get("title") or library.name
-    called = known.look_up("workload.framework")
+    """Return the finding that a library which the job calls is not installed; None where each may be."""
+    framework = rulebook.libraries.get(str(known.value("workload.framework")))
+    if framework is not None and framework.backends and _is_missing(framework, known):
+        called = known.look_up("workload.framework")
+        how = "the attention of this job is that of"
+        return _missing(framework, known, how, Evidence("workload.framework", framework.name, "", called, True))
+    for library in rulebook.libraries.values():
+        when = library.needed
+        if when is not None and when.holds(known) and _is_missing(library, known):
+            job = [item for item in when.evidence(known) if item.holds]
+            return _missing(library, known, "this job imports", *(item._replace(needs="") for item in job))
+    return None
+
+
+def _is_missing(library: Library, known: FactResolver) -> bool:
+    names = library.distributions
+    return bool(names) and all(known.value(f"{name}.version") == ABSENT for name in names)
+
+
+def _missing(library: Library, known: FactResolver, how: str, *job: Evidence) -> Finding:
+    title, key = library.body.get("title") or library.name, f"{library.distributions[0]}.version"
     return Finding(
         rule=NOT_INSTALLED,
-        name="framework-not-installed",
+        name="package-not-installed",
         severity=Severity.ERROR,
         verdict=Verdict.FIRES,
         summary=f"{title} is not installed, and the job calls it",
-        message=f"the attention of this job is that of {title}, of which no distribution is installed",
+        message=f"{how} {title}, of which no distribution is installed",
         why="A job that imports a package which is not there stops at its import.",
-        evidence=(
-            Evidence("workload.framework", library.name, "", called, True),
-            Evidence(keys[0], ABSENT, "a release", known.look_up(keys[0]), True),
-        ),
+        evidence=(*job, Evidence(key, ABSENT, "a release", known.look_up(key), True)),
         references=(),
         alternatives=(Remedy(require={library.distributions[0]: ">=0"}),),
     )

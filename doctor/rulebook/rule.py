@@ -161,6 +161,12 @@ class Library:
             for caller, callees in (self.body.get("calls") or {}).items()
         }
 
+    @cached_property
+    def needed(self) -> Condition | None:
+        """The condition on a job that imports the library without an alternative; None where none is known."""
+        when = self.body.get("needed")
+        return None if when is None else Deferred(when)
+
     @property
     def script_calls(self) -> tuple[Mapping[str, Any], ...]:
         """What calls of it in a program state of the job."""

@@ -478,7 +478,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "companions": shape.items(lambda value, at: shape.mapping(value, at, companions, ("when", "usual"))),
-        "calls": shape.values(text, shape.values(text, called)), "reach": texts,
+        "calls": shape.values(text, shape.values(text, called)), "reach": texts, "needed": shape.condition,
         "script_calls": shape.items(lambda value, at: shape.mapping(value, at, script_call, ("call",))),
         "overrides": shape.items(lambda value, at: shape.mapping(value, at, override, override)),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),

@@ -54,7 +54,7 @@ def a_case(seed: int, path: Path):
     gpu = rng.choice(GPUS)
     rulebook = builtin_rulebook()
     request = Request(declared=(str(path),), gpu=gpu, settings=tuple(settings), run=False)
-    examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
+    examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook, request))
     assert examined.declaration is not None
     return rulebook, examined.facts, examined.declaration
 
@@ -83,7 +83,7 @@ def a_stepped_case(number: int, path: Path):
     rulebook = builtin_rulebook()
     asked = ("workload.framework=transformer_engine", *JOB, "workload.cp_size=2", *settings)
     request = Request(declared=(str(path),), gpu="h100", settings=asked, run=False)
-    examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
+    examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook, request))
     return rulebook, examined.facts, examined.declaration
 
 

@@ -73,3 +73,42 @@ def test_the_headline_is_no_ok_for_a_job_of_unknown_path(tmp_path):
     path.write_text(json.dumps({"facts": {"deepspeed.version": newest}, "workload": {"seq_len_q": 512}}))
     _, word, sentence = conclusion(diagnose(facts=path, fixes=False))
     assert (word, "who computes the attention of this job is unknown" in sentence) == ("INCOMPLETE", True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "job", "said"),
+    [
+        ({}, {}, "no workload was given"),
+        ({"axolotl.version": "absent"}, {**JOB, "trainer": "axolotl"},
+         "axolotl, which runs this job, is not installed here"),
+        ({"axolotl.version": "0.16.1"}, {**JOB, "trainer": "axolotl"}, None),
+        ({"transformer-engine.version": "absent"}, {"framework": "megatron", "dtype": "bfloat16"},
+         "which kernel computes the attention of this job is not predicted"),
+    ],
+)  # fmt: skip
+def test_the_headline_is_ok_only_for_a_job_that_was_examined(tmp_path, facts, job, said):
+    path = tmp_path / "facts.json"
+    path.write_text(
+        json.dumps(
+            {
+                "facts": {"torch.version": "2.8.0", "gpu.sm": "9.0", "flash-attn.version": "2.8.3", **facts},
+                "workload": job,
+            }
+        )
+    )
+    _, word, sentence = conclusion(diagnose(facts=path, fixes=False))
+    assert (word, said is None or said in sentence) == ("OK" if said is None else "INCOMPLETE", True), sentence
+
+
+@pytest.mark.parametrize("version", ["absent", "0.16.4", None])
+def test_a_package_that_the_job_imports_and_that_is_absent_is_an_error(tmp_path, version):
+    path = tmp_path / "facts.json"
+    job = {"framework": "transformers", "attn_implementation": "sdpa", "sharding": "zero3", "training": True}
+    facts = {"torch.version": "2.8.0", "transformers.version": "4.57.1", "gpu.sm": "9.0"}
+    path.write_text(
+        json.dumps({"facts": {**facts, **({"deepspeed.version": version} if version else {})}, "workload": job})
+    )
+    found = {item.rule: item for item in diagnose(facts=path, fixes=False).findings}
+    assert ("NOT_INSTALLED" in found) == (version == "absent")
+    if version == "absent":
+        assert found["NOT_INSTALLED"].severity == "error" and "DeepSpeed" in found["NOT_INSTALLED"].message

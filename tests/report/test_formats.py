@@ -6,7 +6,7 @@ import re
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.model import Fact, Facts, Prediction, Reason, Remedy
+from doctor.model import Candidate, Fact, Facts, Prediction, Reason, Remedy
 from doctor.report.fix_text import alternative_lines
 from doctor.report.formats import FORMATS, renderer
 from doctor.report.style import Style
@@ -133,13 +133,16 @@ def test_a_hostile_fact_cannot_steer_the_terminal(make_report):
     assert "\\x1b[2J" in text
 
 
+SELECTS = Prediction("transformer_engine", "te.fused", True, (Candidate("te.fused", "FusedAttention", True, ()),))
+
+
 @pytest.mark.parametrize(
     ("changes", "word", "sentence"),
     [
-        ({"findings": (), "predictions": (), "undetermined": ()}, "OK", "no known problems"),
-        ({"findings": (), "predictions": ()}, "OK", "no known problems (3 checks skipped)"),
+        ({"findings": (), "predictions": (SELECTS,), "undetermined": ()}, "OK", "no known problems"),
+        ({"findings": (), "predictions": (SELECTS,)}, "OK", "attention uses FusedAttention (3 checks skipped)"),
         ({"findings": ()}, "FAIL", "the all-gather step dies"),
-        ({"findings": (), "predictions": (), "undetermined": (), "facts": Facts()}, "OK", "no workload was given"),
+        ({"findings": (), "predictions": (), "facts": Facts()}, "INCOMPLETE", "no workload was given"),
     ],
 )
 def test_verdict_says_what_is_known_and_no_more(changes, word, sentence, make_report):

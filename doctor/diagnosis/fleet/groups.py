@@ -228,7 +228,7 @@ def _checked(number: int, digest: str, group: _Group, request: Request, rulebook
     target = f"{nodes[0]}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''}"
     try:
         given = DiagnosisInput(facts, None, "the facts come from another node", target=target)
-        examined = with_job(given, request, InputCache(rulebook, request.held))
+        examined = with_job(given, request, InputCache(rulebook, request))
         report = diagnose(replace(request, run=False, fixes=False), examined=examined)
     except DoctorError as problem:
         return EnvironmentGroup(number, digest, nodes, None, problem.message)

@@ -39,13 +39,25 @@ def read_model_config(path: Path) -> Facts:
 
 def read_layers(path: Path) -> list[LayerKind]:
     """Return the kinds of layers of a model whose heads differ from those that `read_model_config` returns."""
-    config = load_config(_config_file(path))
-    return other_layers(config, _workloads_in(config)[-1]) if config.part_name is None else []
+    return _layers_in(load_config(_config_file(path)))
 
 
 def model_facts(content: Mapping[str, Any]) -> Facts:
     """Return the workload of a config given as a mapping: `model.config.to_dict()`."""
-    return _workloads_in(Config(content, Path("model config"), ""))[-1]
+    return _workloads_in(_given(content))[-1]
+
+
+def model_layers(content: Mapping[str, Any]) -> list[LayerKind]:
+    """Return the other kinds of layers of a config given as a mapping."""
+    return _layers_in(_given(content))
+
+
+def _given(content: Mapping[str, Any]) -> Config:
+    return Config(content, Path("model config"), "")
+
+
+def _layers_in(config: Config) -> list[LayerKind]:
+    return other_layers(config, _workloads_in(config)[-1]) if config.part_name is None else []
 
 
 def workloads_of(path: Path) -> list[Facts]:
