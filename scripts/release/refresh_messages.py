@@ -1,11 +1,14 @@
 """Write rules/index/messages/PACKAGE.json.xz: what the code of each package raises, and under which condition.
 
-    python scripts/release/refresh_messages.py --archives DIR [--only PACKAGE ...] [--out FOLDER]
+    python scripts/release/refresh_messages.py --archives DIR [--only PACKAGE ...] [--native] [--out FOLDER]
 
 DIR holds wheels and source archives, as `pip download --no-deps` leaves them; several releases of a package may be
 there. They are read as they are: nothing is installed or run. Of each `raise` and `assert` with a message, the record
 has the message as a template, the file, the function, the condition that leads there, and first and last release.
 Packages of which DIR holds no archive keep their record.
+
+`--native` reads the compiled libraries of wheels for x86-64 Linux instead, into PACKAGE.native.json.xz: the checks of
+torch's C++ code, with file and function. A template is there in pieces, whose order the compiler may have changed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import json
 import lzma
 import re
 import sys
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,9 +29,17 @@ from packaging.version import Version
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from doctor.rulebook.authoring.release_files import members
 from doctor.util.raise_sites import raised_in
+from scripts.release.native_messages import compiled_messages
 
 OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "messages"
 SHORTEST = 12  # characters of a message that are fixed
+SHORTEST_NATIVE = 20  # of a check of compiled code: many are of one word and a value
+#: Compiled libraries that jobs of any kind load, and native files whose messages they do not print.
+LIBRARIES = re.compile(r"(?:^|/)lib(?:torch_(?:cpu|cuda|python)|c10(?:_cuda)?)\.so$")
+SKIPPED_NATIVE = re.compile(
+    r"/(?:quantized|sparse|mps|vulkan|mkldnn|xnnpack|metal|mobile|jit|onnx|lazy|profiler|tensorexpr|ao_sparse|miopen|test)/"
+    r"|^torch/csrc/(?:inductor|jit|onnx|lazy|profiler|export|stable|shim)|^caffe2/"
+)
 #: Files whose messages no training or serving job prints.
 SKIPPED = re.compile(
     r"(?:^|/)(?:tests?|testing|benchmarks?|examples|docs|tools|onnx|_vendor|sagemaker|export|exporters|caffe2|tensorboard"
@@ -80,25 +92,41 @@ def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
             yield name, content
 
 
-def record_of(archives: dict[Version, Path]) -> dict:
+def python_sites(archive: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield template, condition, file and function of each message of the Python code of an archive."""
+    for path, content in files_in(archive):
+        for site in raised_in(content):
+            if site.fixed >= SHORTEST:
+                yield site.template, site.guard, path, site.function
+
+
+def native_sites(archive: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield template, no condition, file and function of each check of the compiled libraries of a wheel."""
+    with zipfile.ZipFile(archive) as wheel:
+        for name in filter(LIBRARIES.search, wheel.namelist()):
+            for site in dict.fromkeys(compiled_messages(wheel.read(name))):
+                if site.fixed >= SHORTEST_NATIVE and not SKIPPED_NATIVE.search(site.file):
+                    yield site.template, "", site.file, site.function
+
+
+def record_of(
+    archives: dict[Version, Path], sites_in: Callable[[Path], Iterator[tuple[str, str, str, str]]] = python_sites
+) -> dict:
     """Return the record of one package: releases, files and sites with the runs of releases that have them."""
     releases = sorted(archives)
-    having: dict[tuple[str, str], Record] = {}
+    having: dict[tuple[str, str, str], Record] = {}
     for number, release in enumerate(releases):
-        for path, content in files_in(archives[release]):
-            for site in raised_in(content):
-                if site.fixed < SHORTEST or not (
-                    RELEVANT.search(site.template) or RELEVANT.search(f"{path} {site.function}")
-                ):
-                    continue
-                key = site.template, site.guard  # models copy functions of each other
-                known = having.setdefault(key, Record(path, site.function))
-                known.releases.add(number)
+        for template, guard, path, function in sites_in(archives[release]):
+            if not (RELEVANT.search(template) or RELEVANT.search(f"{path} {function}")):
+                continue
+            own = function if sites_in is native_sites else ""  # models in Python copy functions of each other
+            known = having.setdefault((template, guard, own), Record(path, function))
+            known.releases.add(number)
     files = sorted({item.file for item in having.values()})
     place = {file: number for number, file in enumerate(files)}
     sites = [
         [template, place[item.file], item.function, guard, runs_of(item.releases)]
-        for (template, guard), item in sorted(having.items(), key=lambda pair: (place[pair[1].file], pair[0]))
+        for (template, guard, _), item in sorted(having.items(), key=lambda pair: (place[pair[1].file], pair[0]))
     ]
     return {"releases": [str(release) for release in releases], "files": files, "sites": sites}
 
@@ -115,16 +143,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archives", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=())
+    parser.add_argument("--native", action="store_true", help="read compiled libraries")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name, archives in archives_in(options.archives).items():
         if options.only and name not in options.only:
             continue
-        record = record_of(archives)
+        record = record_of(archives, native_sites if options.native else python_sites)
         text = json.dumps(record, separators=(",", ":"), sort_keys=True)
         packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
-        (options.out / f"{name}.json.xz").write_bytes(packed)
+        file = f"{name}.native.json.xz" if options.native else f"{name}.json.xz"
+        (options.out / file).write_bytes(packed)
         print(f"{name}: {len(record['sites'])} messages in {len(archives)} releases, {len(packed):,} bytes", flush=True)
     return 0
 
