@@ -20,12 +20,14 @@ class Doubt(TextEnum):
 
     GENERAL = "the message shows the kind of failure only"
     VAGUE = "several causes lead to a message like this"
+    WIDE = "the rule covers many messages"
     SHARED = "other causes share the message"
     UNDECIDED = "facts that decide are not in the log"
     LATER = "an earlier line shows another cause"
     OTHER_RANK = "another rank failed first"
     NOTICE = "the line is a warning, and an error follows"
     UNATTRIBUTED = "no frame shows whose compiled code failed"
+    NO_FIX = "the code states a condition, and no fix"
 
 
 def confidence_of(doubts: tuple[Doubt, ...]) -> Confidence:

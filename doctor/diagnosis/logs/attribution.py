@@ -1,7 +1,8 @@
 """Whose code a line of a log blames: the package that failed, or an extension or the job itself, and its caller.
 
-The evidence, best first: a compiled file that the line names, a native source file that it names, the frames before it,
-and the compiled files of C++ frames after it. A message that any library prints says nothing of its own.
+The evidence, best first: a compiled file that the line names, a native source file that it names, the source file and
+the compiled files that C++ code prints after its message, and the frames before it. A message that any library prints
+says nothing of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from doctor.model import TextEnum
 from doctor.util.traceback_frames import CELL, Frame
 
+from .cpp_trace import trace_after
 from .frames import PLAIN, Stack
 from .scan import Match
 
@@ -74,11 +76,28 @@ def plain(name: str) -> str:
 
 def attributed(match: Match, stack: Stack) -> Attribution:
     """Return whose code failed, as far as a line and the lines around it say."""
-    return _of_compiled_file(match, stack) or _of_source(match, stack) or _of_frames(match, stack) or UNKNOWN
+    return (
+        _of_compiled_file(match.text, match, stack)
+        or _of_source(match, stack)
+        or _of_cpp_trace(match, stack)
+        or _of_frames(match, stack)
+        or UNKNOWN
+    )
 
 
-def _of_compiled_file(match: Match, stack: Stack) -> Attribution | None:
-    for found in _COMPILED.finditer(match.text.replace("\\", "/")):
+def _of_cpp_trace(match: Match, stack: Stack) -> Attribution | None:
+    """Return whose C++ code raised an error; where torch did, the frames say who called it."""
+    trace = trace_after(match)
+    if trace.is_of_torch:
+        return None if match.frames or trace.only_reports else Attribution(Origin.STACK, "torch")
+    owner = stack.owner_of_line(trace.file)
+    if owner is not None:
+        return Attribution(Origin.STACK, owner, _last(match))
+    return _of_compiled_file(trace.library, match, stack) if trace.library else None
+
+
+def _of_compiled_file(text: str, match: Match, stack: Stack) -> Attribution | None:
+    for found in _COMPILED.finditer(text.replace("\\", "/")):
         if _SYSTEM.match(found["name"]) or "torch_extensions" in found["folder"]:
             continue
         installed = _PACKAGES.search(found["folder"])

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.errors import DoctorError
@@ -66,6 +67,10 @@ class LogExplainer:
     def _stack(self) -> Stack:
         return Stack(self.rulebook.libraries)
 
+    @property
+    def _site_dirs(self) -> Sequence[Path]:
+        return self.target.site_dirs if self.target is not None else ()
+
     @cached_property
     def _patterns(self) -> tuple[Pattern, ...]:
         """Every pattern, each once."""
@@ -95,6 +100,9 @@ class LogExplainer:
         shown: tuple[str, ...] = ()
         if not diagnosis or diagnosis[0].confidence == Confidence.LOW:
             diagnosis, shown = self._read_from_code(diagnosis, matches, root, bool(unrelated))
+        elif diagnosis[0].rule is not None:
+            first = located.with_place(diagnosis[0], matches.get(_ERROR, ()), self._stack, self._site_dirs)
+            diagnosis = (first, *diagnosis[1:])
         diagnosis = diagnosis or symptoms.hang(matches)
         shown = shown if diagnosis else (*shown, *symptoms.not_finite(matches))
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
@@ -120,11 +128,10 @@ class LogExplainer:
         `named`: the failure is known as one that is not of the stack.
         """
         errors = matches.get(_ERROR, ())
-        site_dirs = self.target.site_dirs if self.target is not None else ()
         stated = next((made for match in reversed(errors) if (made := graph_break(match)) is not None), None)
         if stated is not None:
             return (stated,), ()
-        found = located.located(errors, self._stack, root, site_dirs)
+        found = located.located(errors, self._stack, root, self._site_dirs)
         if found is None:
             return known, () if known or named else located.shown(errors, self._stack, root)
         made = located.explained(found)

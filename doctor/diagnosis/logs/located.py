@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from doctor.model import Remedy
-from doctor.report.log_model import Doubt, Explanation, LogLine
+from doctor.report.log_model import Explanation, LogLine
 from doctor.util.raise_sites import raised_in
 from doctor.util.redact import shortened
 from doctor.util.traceback_frames import Frame
 
 from . import sites
 from .attribution import Attribution, Origin, attributed
+from .confidence import doubts_of_code
+from .cpp_trace import trace_after
 from .frames import Stack
-from .kinds import category_of
+from .kinds import category_of, is_compiled_fault
 from .scan import Match
 from .sites import Site
 
 CAUSE = "stated-by-the-code"
+_RESTATED = "change the call so"  # a fix that only turns the condition round begins so
 _LARGEST = 4 << 20  # bytes of a source file
 _SHORT = 60  # characters of a value that is shown
 _LONG = 40  # fixed characters of a message that says enough without a frame
@@ -42,7 +45,7 @@ _ATTENTION = re.compile(
     r"|flex_|\bnested|jagged|\bfmha|\bmla\b|sliding|softcap|varlen|cu_?seqlens|context.?parallel|ulysses|block_?mask"
     r"|score_mod|mask_mod|padd(?:ed|ing)_mask|attn_mask|\bvmap|fake tensor|register_fake|custom op|data-dependent"
     r"|fullgraph|graph break|dtensor|\bgqa|quantiz|blocksize|flashinfer|sparse|utils/checkpoint|CUDA_HOME"
-    r"|nvcc"
+    r"|nvcc|sdp_utils|native/transformers/|nn/modules/(?:transformer|activation)\.py"
 )
 _EXCEPTION = re.compile(r"(?:[\w.]+(?:Error|Exception|Failure|Interrupt|Unsupported))\b")
 _PIP = re.compile(r"`?\b((?:uv )?pip3? install [^`\n,;]{2,120}?)(?=[`\n,;]|\. |\.?$)")
@@ -66,6 +69,12 @@ _ATTENTION_CALL = re.compile(
     r"(?:(?P<module>[A-Za-z_]\w*)\.)?(?P<name>scaled_dot_product_attention|flex_attention|flash_attn\w*|varlen_attn|sageattn\w*"
     r"|memory_efficient_attention|multi_head_attention_forward|create_block_mask)\("
 )
+#: The source text of a frame whose message is one of Python code.
+_IN_PYTHON = re.compile(r"raise\b|assert\b")
+_COMPILED_ON_RECORD = "torch"
+#: Files and functions of torch whose checks speak of attention, and the exceptions that a check of C++ raises.
+_OF_KERNELS = re.compile(r"(?i)native/transformers/|sdp_utils|nested|attention|flash|\bmha|ring")
+_OF_CHECKS = re.compile(r"(?:Runtime|NotImplemented|Accelerator|OutOfMemory)Error\b")
 _REPORT = re.compile(r"(?i)\b(?:report|open|file|raise) (?:this|an?) (?:issue|bug)|github\.com\S*/issues|stack trace")
 _SHOULD = re.compile(
     r"(?:\bbut (?:should|must|got)|\bmust\b|\bshould\b|\bexpect(?:s|ed)?\b|\bonly\b|\brequires?\b|\bneeds?\b)", re.I
@@ -93,16 +102,41 @@ class Located:
 
 def located(errors: Sequence[Match], stack: Stack, root: str | None, site_dirs: Sequence[Path]) -> Located | None:
     """Return the first error of the failure that ended a log, with the places in the code; None if none is found."""
-    for match in _last_failure(errors, root):
-        blame = attributed(match, stack)
-        if (site := _installed(match, blame, site_dirs)) is not None:
-            return Located(match, blame, (site,), exact=True)
-        made = (
-            _recorded(match, blame) or _looked_up(match, blame) or _value(match, blame) or _called(match, blame, stack)
-        )
-        if made is not None:
-            return made
-    return None
+    found = (_placed(match, stack, site_dirs) for match in _last_failure(errors, root))
+    return next((item for item in found if item is not None), None)
+
+
+def _placed(match: Match, stack: Stack, site_dirs: Sequence[Path]) -> Located | None:
+    """Return the places in the code that have the message of an error; None if none is found."""
+    blame = attributed(match, stack)
+    if (site := _installed(match, blame, site_dirs)) is not None:
+        return Located(match, blame, (site,), exact=True)
+    return (
+        _recorded(match, blame)
+        or _compiled(match, blame)
+        or _looked_up(match, blame)
+        or _value(match, blame)
+        or _called(match, blame, stack)
+    )
+
+
+def with_place(item: Explanation, errors: Sequence[Match], stack: Stack, site_dirs: Sequence[Path]) -> Explanation:
+    """Return what a rule says of an error, with the place that raises it, its condition and what it proposes.
+
+    A proposal comes first where something leaves the cause of the rule open.
+    """
+    match = next((error for error in errors if error.line == item.line.number), None)
+    found = _placed(match, stack, site_dirs) if match is not None else None
+    if match is None or found is None or not found.exact or found.places[0].package not in item.packages:
+        return item
+    known = " ".join(f"{remedy.call} {remedy.note}" for remedy in item.remedies)
+    proposed = tuple(
+        remedy
+        for remedy in _proposed(match, found.places[0])
+        if not (remedy.note or "").startswith(_RESTATED) and (remedy.note or "") not in known
+    )
+    remedies = (*proposed, *item.remedies) if item.doubts else (*item.remedies, *proposed)
+    return replace(item, reasons=(*item.reasons, _why(found)), remedies=remedies)
 
 
 def shown(errors: Sequence[Match], stack: Stack, root: str | None) -> tuple[str, ...]:
@@ -164,6 +198,26 @@ def _recorded(match: Match, blame: Attribution) -> Located | None:
     if not (own or found) or (not match.frames and not _says_enough(match, found)):
         return None
     return Located(match, blame, tuple(own or found), exact=bool(own))
+
+
+def _compiled(match: Match, blame: Attribution) -> Located | None:
+    """Return the check of compiled code that raised a message: as its C++ trace says, else by the message alone."""
+    trace = trace_after(match)
+    found = sites.native_sites_of(_COMPILED_ON_RECORD, match.text)
+    if trace.function and not trace.only_reports:
+        own = tuple(site for site in found if (site.function, site.file) == (trace.function, trace.file))
+        package = _COMPILED_ON_RECORD if trace.is_of_torch else blame.package or "the extension"
+        stated = Site(package, trace.file, trace.function, "", (), (), (), len(_stated(match.text)), native=True)
+        return Located(match, blame, own or (stated,), exact=True)
+    code = blame.frame.code if blame.frame is not None else ""
+    if not all(_OF_KERNELS.search(f"{site.file} {site.function}") for site in found):  # operators of any code check it
+        return None
+    if not found or is_compiled_fault(match.text) or _OF_ANY_CODE.search(match.text) or _IN_PYTHON.match(code):
+        return None
+    if not _OF_CHECKS.search(match.text):
+        return None
+    calls = "(" in code and found[0].is_clear
+    return Located(match, blame, found, exact=calls) if calls or found[0].fixed >= _LONG else None
 
 
 def _says_enough(match: Match, found: Sequence[Site]) -> bool:
@@ -234,17 +288,19 @@ def explained(item: Located) -> Explanation:
     text = match.text.strip()
     function = f"`{site.function}`" if site.function else "the module"
     message = item.stated or f"{function} of {site.package} refuses this call: {_stated(text)}"
+    remedies = (Remedy(note=item.fix),) if item.fix else tuple(_proposed(match, site))
+    proposes = bool(item.fix) or (bool(remedies) and not (remedies[0].note or "").startswith(_RESTATED))
     return Explanation(
         cause=CAUSE,
         rule=None,
         category=category_of(None, text),
         packages=(site.package,),
-        doubts=_doubts(item),
+        doubts=doubts_of_code(item.places, match, item.blame, exact=item.exact, proposes=proposes),
         signature="",
         line=LogLine(match.line, text, match.rank),
         message=message,
         why=_why(item),
-        remedies=(Remedy(note=item.fix),) if item.fix else tuple(_proposed(match, site)),
+        remedies=remedies,
         reasons=tuple(_others(item)),
     )
 
@@ -254,16 +310,6 @@ def _stated(text: str) -> str:
     found = _EXCEPTION.search(text)
     rest = text[found.end() :].lstrip(": ") if found else text
     return re.sub(r"\s+", " ", rest or text)[:300]
-
-
-def _doubts(item: Located) -> tuple[Doubt, ...]:
-    guards = {(site.package, site.guard) for site in item.places}
-    found = {
-        Doubt.SHARED: len(guards) > 1,
-        Doubt.UNATTRIBUTED: item.blame.package is None and item.blame.origin != Origin.JOB,
-        Doubt.VAGUE: not item.exact and (bool(item.match.frames) or not item.places[0].is_clear),
-    }
-    return tuple(doubt for doubt, holds in found.items() if holds)
 
 
 def _why(item: Located) -> str:
@@ -316,6 +362,6 @@ def _proposed(match: Match, site: Site) -> Iterator[Remedy]:
     for note in notes[:2]:
         yield Remedy(note=f"{note[0].upper()}{note[1:]}")
     if not notes and site.guard:
-        yield Remedy(note=f"change the call so that this no longer holds: {in_words(site.guard)}")
+        yield Remedy(note=f"{_RESTATED} that this no longer holds: {in_words(site.guard)}")
     elif not notes and _SHOULD.search(text):
         yield Remedy(note=f"change the call as the message states: {shortened(_stated(match.text), 200)}")

@@ -13,9 +13,8 @@ from . import refusals
 from .answer import explanation
 from .attribution import Origin, attributed
 from .choose import Candidate, owned_by_line, packages_of
+from .confidence import doubts_of_rule
 from .frames import Stack
-from .kinds import is_compiled_fault
-from .notices import warns
 from .scan import Match
 
 MOST = 2  # causes of one log that are reported: the root, and one of another failure
@@ -45,7 +44,7 @@ def _explained(
     item: Candidate, rivals: Sequence[Candidate], root: Candidate, known: FactResolver, stack: Stack, end: int
 ) -> Explanation:
     """Return what is said of a candidate; the causes that share its message are named among the reasons."""
-    doubts = _doubts(item, rivals, root, end)
+    doubts = doubts_of_rule(item, rivals, root, end)
     decisive = [other for other in (item, *rivals) if other.undecided]
     made = explanation(item, doubts, decisive, known, stack)
     shared = [explanation(other, (), (), known, stack) for other in rivals[:_SHOWN] if Doubt.SHARED in doubts]
@@ -93,35 +92,3 @@ def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
         and other.match.line == item.match.line
         and (other.score >= item.score or (other.rule.explains_only and other.undecided))
     ]
-
-
-def _doubts(item: Candidate, rivals: Sequence[Candidate], root: Candidate, end: int) -> tuple[Doubt, ...]:
-    """Return what leaves a candidate open.
-
-    `rivals`: other causes of the same line. `root`: the candidate of the log that is reported first.
-    """
-    if item.history is not None and item.weight < 0:  # the releases that have what the message misses are known
-        return ()
-    found = {
-        Doubt.GENERAL: item.kind > 1,
-        Doubt.VAGUE: item.kind == 1 and not item.holds and item.rule.explains_only,
-        Doubt.SHARED: bool(rivals) and not item.holds,
-        Doubt.UNDECIDED: item.undecided,
-        Doubt.LATER: root.match.line < item.match.line,
-        Doubt.OTHER_RANK: item.follows,
-        Doubt.NOTICE: not item.holds and item.match.line < end and warns(item.match.text),
-        Doubt.UNATTRIBUTED: not item.holds and _is_unattributed(item),
-    }
-    return tuple(doubt for doubt, holds in found.items() if holds)
-
-
-def _is_unattributed(item: Candidate) -> bool:
-    """Return whether any compiled code prints such a message, and the log does not show whose code it was."""
-    if not is_compiled_fault(item.match.text):
-        return False
-    if item.blame.origin == Origin.JOB:
-        return item.blame.frame is None or "torch" not in item.blame.frame.code
-    named = any(
-        name.replace("-", "_") in item.match.text.replace("-", "_") for name in item.rule.packages if name != "torch"
-    )
-    return item.blame.origin == Origin.UNKNOWN and not named and not item.signature.conditions

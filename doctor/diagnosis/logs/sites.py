@@ -1,7 +1,8 @@
 """Where the code of a package raises a message, and under which condition: from a record that ships with the doctor.
 
-The record has the messages of several releases as templates; the expressions of formatted parts name their values. It
-is read only where no rule knows a message.
+The record has the messages of several releases as templates; the expressions of formatted parts name their values. The
+checks of compiled code are a record of their own, as pieces of text whose order the compiler may have changed. Both are
+read only where a report needs them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _SHORTEST = 12  # fixed characters of a message that say where it comes from
 _CLEAR = 24  # fixed characters from which on a message is hardly that of another place
 _LONGEST = 2_000  # characters of a line that are compared
 _MOST = 6  # places of one message that are kept
+_PIECE = 12  # characters of a piece of a compiled message that count
+_PIECES_FOUND = 0.7  # of the characters of a compiled message that a line has
+_NATIVE = ".native"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Site:
     runs: tuple[tuple[int, int], ...]  # first and last release of each span that has it
     values: tuple[tuple[str, str], ...]  # expression -> what the line says
     fixed: int  # characters of the template that the line has
+    native: bool = False  # of compiled code
 
     @property
     def is_clear(self) -> bool:
@@ -64,6 +69,30 @@ def sites_of(text: str, packages: Sequence[str] = ()) -> tuple[Site, ...]:
     return tuple(sorted(best, key=lambda site: (-site.fixed, site.package, site.file))[:_MOST])
 
 
+def native_sites_of(package: str, text: str) -> tuple[Site, ...]:
+    """Return the checks of the compiled code of a package whose message a line has, the best first."""
+    name = f"{package}{_NATIVE}"
+    if name not in _records():
+        return ()
+    line = text[:_LONGEST]
+    known = _record(name)
+    found = []
+    for (_, file, function, guard, runs), pieces in zip(known["sites"], _pieces(name), strict=True):
+        if pieces[0] not in line:
+            continue
+        fixed = sum(len(piece) for piece in pieces if piece in line)
+        if fixed >= _PIECES_FOUND * sum(map(len, pieces)):
+            place = known["files"][file], function, guard, tuple(known["releases"]), _spans(runs)
+            found.append(Site(package, *place, (), fixed, native=True))
+    most = max((site.fixed for site in found), default=0)
+    best = [replace(site, runs=_joined(site, found)) for site in found if site.fixed * 5 >= most * 4]
+    return tuple(sorted(best, key=lambda site: (-site.fixed, site.file, site.function)))
+
+
+def _spans(runs: str) -> tuple[tuple[int, int], ...]:
+    return tuple((int(a), int(b)) for a, b in (span.split("-") for span in runs.split(",")))
+
+
 def _joined(site: Site, found: Sequence[Site]) -> tuple[tuple[int, int], ...]:
     """Return the spans of releases in which a package has a message, wherever and under whichever condition."""
     same = [other.runs for other in found if other.package == site.package and other.fixed == site.fixed]
@@ -83,17 +112,8 @@ def _matching(package: str, line: str) -> Iterator[Site]:
         known["sites"], _longest(package), strict=True
     ):
         if fixed >= _SHORTEST and longest in line and (values := values_of(template, line)) is not None:
-            spans = tuple((int(a), int(b)) for a, b in (span.split("-") for span in runs.split(",")))
-            yield Site(
-                package,
-                known["files"][file],
-                function,
-                guard,
-                tuple(known["releases"]),
-                spans,
-                tuple(values.items()),
-                fixed,
-            )
+            place = known["files"][file], function, guard, tuple(known["releases"]), _spans(runs)
+            yield Site(package, *place, tuple(values.items()), fixed)
 
 
 def values_of(template: str, line: str) -> dict[str, str] | None:
@@ -131,14 +151,29 @@ def _longest(package: str) -> list[tuple[str, int]]:
 
 
 @cache
+def _pieces(name: str) -> list[tuple[str, ...]]:
+    """Return the pieces of each compiled message that count, the longest first."""
+    found = []
+    for template, *_ in _record(name)["sites"]:
+        texts = sorted((text.partition("\n")[0] for text in _HOLES.split(template)[::2]), key=len, reverse=True)
+        found.append((texts[0], *(text for text in texts[1:] if len(text) >= _PIECE)))
+    return found
+
+
+@cache
 def _record(package: str) -> Mapping[str, Any]:
     file = _folder() / f"{package}.json.xz"
     return dict(json.loads(lzma.decompress(file.read_bytes())))
 
 
-@cache
 def _packages() -> tuple[str, ...]:
-    """Return the packages on record."""
+    """Return the packages whose Python code is on record."""
+    return tuple(name for name in _records() if not name.endswith(_NATIVE))
+
+
+@cache
+def _records() -> tuple[str, ...]:
+    """Return the names of the records."""
     return tuple(sorted(path.name.removesuffix(".json.xz") for path in _folder().glob("*.json.xz")))
 
 
