@@ -17,6 +17,7 @@ from doctor.model import ABSENT
 for _key, _kind, _meaning in (
     ("flex.forward_config", TEXT, "block sizes, stages and warps of the default forward kernel"),
     ("flex.backward_config", TEXT, "block sizes, stages and warps of the default backward kernel"),
+    ("flex.decoding_keys", INTEGER, "keys that a block of the kernel for short queries loads by default"),
     ("flex.config_of_newer_release", TEXT, "blocks of a torch release that is not on record; known where stated"),
     ("flex.consumer_blackwell", BOOLEAN, "the release takes this GPU for one with little shared memory (SM 12.x)"),
     ("flex.backward_staging", TEXT, "how many tiles a stage of the backward loop holds: wide or narrow"),
@@ -209,14 +210,15 @@ def _decoding_rows(queries: int, heads: int, kv_heads: int, options: object) -> 
 
 
 @derived("flex.decoding_bytes", INTEGER, "shared memory of the kernel for short queries in float32, in bytes",
-         needs=("workload.dtype", "workload.head_dim_qk", "workload.head_dim_v", "flex.decoding_rows"),
+         needs=("workload.dtype", "workload.head_dim_qk", "workload.head_dim_v", "flex.decoding_rows",
+                "flex.decoding_keys"),
          uses=("workload.kernel_options",))  # fmt: skip
-def _decoding(dtype: str, qk: int, v: int, rows: int, options: object) -> int | None:
-    # Every release loads 64 keys in one stage for float32 heads above 128; on sm_90 narrower ones take three stages.
+def _decoding(dtype: str, qk: int, v: int, rows: int, keys: int, options: object) -> int | None:
+    # Every release takes one stage for float32 heads above 128; on sm_90 narrower ones take three stages.
     if dtype != "float32" or qk <= 128:
         return None
     given = _option(options if isinstance(options, tuple) else (), "BLOCK_N")
-    size = {"BLOCK_M": rows, "BLOCK_N": int(given) if given.isdecimal() else 64, "num_stages": 1, "num_warps": 2}
+    size = {"BLOCK_M": rows, "BLOCK_N": int(given) if given.isdecimal() else keys, "num_stages": 1, "num_warps": 2}
     return forward_bytes(size, _up(qk), _up(v), 4, "mma")
 
 

@@ -113,3 +113,29 @@ def test_default_kernels(torch: str, sm: str, dtype: str, head_dim: int, forward
     dims = {"workload.head_dim_qk": head_dim, "workload.head_dim_v": head_dim}
     resolver = _known(**{"torch.version": torch, "gpu.sm": sm, "workload.dtype": dtype, **dims})
     assert (resolver.value("flex.forward_fits"), resolver.value("flex.backward_fits")) == (forward, backward)
+
+
+def test_the_default_configurations_are_those_of_torch() -> None:
+    """Every capability, dtype and head dim of every release on record, as torch's own functions answer."""
+    judged = 0
+    for release in _lines("flex-attention-configs.jsonl"):
+        for dtype, sm, place in (
+            (dtype, sm, place)
+            for dtype, found in release["forward"].items()
+            for sm in found
+            for place in range(len(release["head_dims"]))
+        ):
+            head_dim = release["head_dims"][place]
+            resolver = _known(**{
+                "torch.version": release["torch"], "gpu.sm": sm, "workload.dtype": dtype,
+                "workload.head_dim_qk": head_dim, "workload.head_dim_v": head_dim,
+            })  # fmt: skip
+            case = (release["torch"], sm, dtype, head_dim)
+            for kernel in ("forward", "backward"):
+                assert resolver.value(f"flex.{kernel}_config") == release[kernel][dtype][sm][place], (kernel, case)
+            decode = release["decode"][dtype][sm][place].split()
+            assert str(resolver.value("flex.decoding_keys")) == decode[0], case
+            assert decode[1] == "1" or dtype != "float32" or head_dim <= 128, case
+            judged += 1
+    assert judged >= 2700
+    assert {"8.9", "10.0", "10.3", "11.0", "12.0", "12.1"} <= set(release["forward"]["bfloat16"])
