@@ -3,13 +3,18 @@
     python scripts/oracles/load_binaries.py --torch DIR … --extension DIR … [--python PATH] [--output FILE]
 
 Each DIR is a folder made by `pip install --target DIR torch==X` or `pip install --no-deps --target DIR xformers==Y`.
-For each torch, one child imports torch and forks for each file, which it then opens as the package would. Files that
-need the NVIDIA driver cannot be decided where there is none; they are listed apart.
+For each torch, one child imports torch and forks for each file, which it then opens as the package would. The verdict
+is that of `check`: the files that the package opens at import, where that is known, else each of its own.
+
+Files that need the NVIDIA driver cannot be decided where there is none; they are listed apart. `--stubs DIR` compiles
+libraries there that define what these files need of the driver, so that the rest of each file is decided as well.
+`--record FILE` keeps what decided each outcome, as tests/captures/real-loads.json.gz.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import re
@@ -18,22 +23,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from doctor.sources.binaries.survey import PYTHON_TAG, Installed, Place, Survey  # noqa: E402
+from doctor.packages.records import UNKNOWN_PACKAGE  # noqa: E402
+from doctor.packages.torch_symbols import load_torch_symbols  # noqa: E402
+from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
+from doctor.sources.binaries.elf import BadElf, ElfFile  # noqa: E402
+from doctor.sources.binaries.fit import of_torch  # noqa: E402
+from doctor.sources.binaries.layout import has_new_layout, registers_operators  # noqa: E402
+from doctor.sources.binaries.packages import OF_DRIVER, opening_of  # noqa: E402
+from doctor.sources.binaries.survey import Installed, Place, Survey, labelled  # noqa: E402
 from doctor.sources.probes.compiled import _compiled_files  # noqa: E402
 
 _CHILD = r"""
 import json, os, sys
-request = json.loads(sys.argv[1])
+request = json.loads(sys.stdin.read())
 sys.path[:0] = request["path"]
 import torch, ctypes, importlib.machinery, importlib.util
 
 def attempt(item):
     for first in item["after"]:
         ctypes.CDLL(first, mode=ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(item["file"])
+    for _ in range(16):
+        try:
+            library = ctypes.CDLL(item["file"])
+            break
+        except OSError as problem:  # a library of the same package, which its own code loads first
+            sibling = item["siblings"].get(str(problem).partition(":")[0])
+            if sibling is None:
+                raise
+            ctypes.CDLL(sibling)
     for name in item["modules"]:
         if hasattr(library, "PyInit_" + name):
             loader = importlib.machinery.ExtensionFileLoader(name, item["file"])
@@ -61,15 +83,42 @@ for item in request["items"]:
 """
 
 
+_DRIVER_CALL = re.compile(r"cu[A-Z]\w+|nvml[A-Z]\w+|cuvid\w+|cudbg\w+")
+
+
 def packages_in(folder: Path) -> list[Installed]:
     """Return the distributions of one folder with the compiled files that they list."""
+    records = load_rulebook().packages
     found = []
     for info in sorted(folder.glob("*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")
         files = _compiled_files(str(info / "RECORD"))
         if files:
-            found.append(Installed(name.replace("_", "-").lower(), version, str(folder), files))
+            name = canonicalize_name(name)
+            found.append(Installed(name, version, str(folder), files, records.get(name, UNKNOWN_PACKAGE)))
     return found
+
+
+def make_stubs(extensions: list[Path], folder: Path) -> None:
+    """Compile libraries of the driver that define every function that a file of the extensions calls in them."""
+    needed: set[str] = set()
+    calls: set[str] = set()
+    for package in (one for extension in extensions for one in packages_in(extension)):
+        for file in package.files:
+            try:
+                with ElfFile(f"{package.base}/{file}") as elf:
+                    own = [name for name in elf.summary().needed if name.startswith(OF_DRIVER)]
+                    names = [one.name for one in elf.undefined()] if own else []
+            except (BadElf, OSError, ValueError):
+                continue
+            needed.update(own)
+            calls.update(name for name in names if _DRIVER_CALL.fullmatch(name))
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "stub.c"
+    source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in sorted(calls)), "utf-8")
+    for name in sorted(needed):
+        command = ["gcc", "-w", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), str(source)]
+        subprocess.run(command, check=True)
 
 
 def place_of(torch: Path, python: str, extensions: list[Path]) -> Place:
@@ -105,28 +154,70 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
     rows: list[dict[str, Any]] = []
     items = []
     for folder in extensions:
-        work = Survey(Place(**{**vars(place), "site_dirs": (str(torch), str(folder))}), load_siblings=False)
+        work = Survey(Place(**{**vars(place), "site_dirs": (str(torch), str(folder))}))
         for package in packages_in(folder):
-            for file in work.own_files(package):
-                if (tagged := PYTHON_TAG.search(file)) and tagged[1] != "".join(str(place.python).split(".")[:2]):
-                    continue  # `dlopen` takes it, an import of this Python does not find it
-                verdict = work.verdict(package, file)
-                path = f"{package.base}/{file}"
+            judged = work.judge(package)
+            if judged is None:
+                continue
+            opening = opening_of(package.record.opens, place.torch_cuda, place.environ)
+            after = (
+                [str(path) for one in opening.after for path in torch.glob(one.replace("\\", ""))] if opening else []
+            )
+            siblings = {Path(name).name: f"{package.base}/{name}" for name in package.files}
+            for verdict in judged.verdicts:
+                path = f"{package.base}/{verdict.file}"
                 rows.append({
-                    "package": f"{package.name}-{package.version}", "file": file, "torch": place.torch_version,
-                    "predicted": verdict.loads, "problem": verdict.problem, "path": path,
+                    "package": f"{package.name}-{package.version}", "file": verdict.file,
+                    "torch": place.torch_version, "predicted": verdict.loads, "problem": verdict.problem,
+                    "kind": verdict.kind.name.lower() if verdict.kind else "", "path": path,
                 })  # fmt: skip
-                stem = Path(file).name.partition(".")[0]
-                items.append({"file": path, "modules": [stem], "after": first_of(package.name, torch)})
+                stem = Path(verdict.file).name.partition(".")[0]
+                first = [*first_of(package.name, torch), *after]
+                items.append({"file": path, "modules": [stem], "after": first, "siblings": siblings})
         work.close()
-    request = json.dumps({"path": [str(torch), *map(str, extensions)], "items": items})
-    run = subprocess.run([python, "-c", _CHILD, request], capture_output=True, text=True, check=False)
+    request = json.dumps({"path": [str(torch)], "items": items})
+    environ = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    run = subprocess.run(
+        [python, "-c", _CHILD], input=request, capture_output=True, text=True, check=False, env=environ
+    )
     real = {one["file"]: one["real"] for one in map(json.loads, run.stdout.splitlines())}
     if not real:
         sys.exit(f"torch in {torch} does not import: {run.stderr[-600:]}")
     for row in rows:
-        row["real"] = real.get(row.pop("path"), "not run")
+        row["real"] = real.get(row["path"], "not run")
     return rows
+
+
+def outcome_of(row: dict[str, Any]) -> str:
+    """Return one word for what happened to a file."""
+    if row["real"] == "ok":
+        return "loads"
+    symbol = re.search(r"undefined symbol: (\S+)", row["real"])
+    if symbol is not None:
+        return "torch_symbol" if of_torch(symbol[1]) else "other_symbol"
+    return row["kind"] or "another_failure"
+
+
+def recorded(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what decided the outcomes: of each file what it needs, of each torch whether it loads and why not."""
+    files: dict[str, Any] = {}
+    loads: dict[str, dict[str, str]] = {}
+    every = len(load_torch_symbols().builds)
+    for row in rows:
+        key = f"{row['package']}/{row['file']}"
+        loads.setdefault(key, {})[row["torch"]] = outcome_of(row)
+        if key in files:
+            continue
+        with ElfFile(row["path"]) as elf:
+            needed, names = elf.summary().needed, [one.name for one in elf.undefined() if not one.weak]
+            layout = has_new_layout(elf) if registers_operators(names) else None
+        sets: dict[tuple[str, ...], str] = {}
+        for name in filter(of_torch, names):
+            builds = tuple(labelled(build) for build in load_torch_symbols().exporters([name]))
+            if len(builds) < every:
+                sets.setdefault(builds, name)
+        files[key] = {"needed": needed, "symbols": sorted(sets.values()), "new_layout": layout}
+    return {"files": files, "loads": loads}
 
 
 def main() -> int:
@@ -136,10 +227,20 @@ def main() -> int:
     parser.add_argument("--extension", type=Path, nargs="+", required=True)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--output", type=Path, help="all rows, as JSON Lines")
+    parser.add_argument("--stubs", type=Path, help="compile stubs of the driver's libraries here")
+    parser.add_argument("--record", type=Path, help="what decided each outcome, as a table for tests")
     options = parser.parse_args()
+    if options.stubs:
+        make_stubs(options.extension, options.stubs)
+        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(
+            filter(None, (str(options.stubs), os.environ.get("LD_LIBRARY_PATH")))
+        )
     rows = [row for torch in options.torch for row in compare(torch, options.extension, options.python)]
     if options.output:
         options.output.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    if options.record:
+        table = json.dumps(recorded(rows), separators=(",", ":"), sort_keys=True)
+        options.record.write_bytes(gzip.compress(table.encode(), mtime=0))
     no_driver = [row for row in rows if "libcuda.so" in row["real"] or "libnvidia" in row["real"]]
     decided = [row for row in rows if row not in no_driver]
     wrong = [row for row in decided if row["predicted"] is not (row["real"] == "ok")]

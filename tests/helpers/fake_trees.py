@@ -31,8 +31,12 @@ def elf(
     undefined: tuple[str, ...] = (),
     defined: tuple[str, ...] = (),
     machine: int = 62,
+    relocated: tuple[str, ...] | None = None,
 ) -> Path:
-    """A 64-bit little-endian ELF file with a dynamic section, symbols and the named sections."""
+    """A 64-bit little-endian ELF file with a dynamic section, symbols and the named sections.
+
+    relocated: the undefined symbols that a relocation uses; None for a file without relocations.
+    """
     strings = b"\0"
 
     def put(text: str) -> int:
@@ -53,16 +57,20 @@ def elf(
     strings += bytes(-len(strings) % 8)
     base = 0x400000  # addresses differ from offsets, as in a linked library
     headers_end = 64 + 2 * 56
-    dynamic_size = (len(entries) + 5) * 16
+    dynamic_size = (len(entries) + (5 if relocated is None else 7)) * 16
     strings_at = headers_end + dynamic_size
     symbols_at = strings_at + len(strings)
     hash_at = symbols_at + len(symbols)
     # DT_HASH with one bucket: a chain through all symbols
     hash_table = struct.pack("<4I", 1, count, min(1, count - 1), 0)
     hash_table += b"".join(struct.pack("<I", (n + 1) % count) for n in range(1, count))
-    tags = [(5, base + strings_at), (10, len(strings)), (6, base + symbols_at), (4, base + hash_at), (0, 0)]
-    dynamic = b"".join(struct.pack("<QQ", *entry) for entry in [*entries, *tags])
-    body = dynamic + strings + symbols + hash_table
+    tags = [(5, base + strings_at), (10, len(strings)), (6, base + symbols_at), (4, base + hash_at)]
+    numbers = [undefined.index(name) + 1 for name in relocated or ()]
+    relocations = b"".join(struct.pack("<QQQ", base, number << 32 | 6, 0) for number in numbers)
+    if relocated is not None:
+        tags += [(7, base + hash_at + len(hash_table)), (8, len(relocations))]
+    dynamic = b"".join(struct.pack("<QQ", *entry) for entry in [*entries, *tags, (0, 0)])
+    body = dynamic + strings + symbols + hash_table + relocations
     names, table, offset = b"\0", [struct.pack("<IIQQQQIIQQ", *[0] * 10)], headers_end + len(body)
     for name, data in {**(sections or {}), ".shstrtab": b""}.items():
         label = len(names)

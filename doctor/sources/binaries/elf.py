@@ -10,7 +10,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import TracebackType
@@ -25,11 +25,13 @@ _MAX_STRING = 1 << 14
 _MAX_SYMBOLS = 1 << 22
 _MAX_VERSIONS = 1 << 14
 _MAX_CHAIN = 1 << 16
+_MAX_RELOCATIONS = 1 << 26  # bytes
+_RELOCATION = 24  # bytes: address, kind with the symbol's number, addend
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _TAGS = {
     1: "needed", 4: "hash", 5: "strtab", 6: "symtab", 10: "strsz", 14: "soname", 15: "rpath", 29: "runpath",
     0x6FFFFFFB: "flags_1", 0x6FFFFEF5: "gnu_hash", 0x6FFFFFF0: "versym", 0x6FFFFFFC: "verdef", 0x6FFFFFFD: "verdefnum",
-    0x6FFFFFFE: "verneed", 0x6FFFFFFF: "verneednum",
+    0x6FFFFFFE: "verneed", 0x6FFFFFFF: "verneednum", 2: "pltrelsz", 7: "rela", 8: "relasz", 23: "jmprel",
 }  # fmt: skip
 #: e_machine of the ELF header -> `platform.machine`.
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
@@ -287,6 +289,27 @@ class ElfFile:
                 if number in self._required:
                     library, version, _, _ = self._required[number]
             yield Reference(self.text(name), version, library, bind == _WEAK)
+
+    def looked_up(self, names: Iterable[str]) -> set[str]:
+        """Return those of its undefined symbols that a relocation uses: the loader looks up no others.
+
+        All of them where the file has no relocations with symbols, or too many to be read.
+        """
+        wanted = set(names)
+        used: set[int] = set()
+        for table, size in (("rela", "relasz"), ("jmprel", "pltrelsz")):
+            length = self._tags.get(size, 0)
+            if length > _MAX_RELOCATIONS:
+                return wanted
+            if table in self._tags:
+                data = self.read(self.at(self._tags[table]), length // _RELOCATION * _RELOCATION)
+                used.update(info >> 32 for info in memoryview(data).cast("Q")[1::3].tolist())
+        if not used - {0}:
+            return wanted
+        numbers = range(min(self._table.undefined_end(), _MAX_SYMBOLS)) if self._table is not None else ()
+        named = ((number, self._symbol(number)) for number in numbers)
+        found = {self.text(name): number in used for number, (name, _, section) in named if name and not section}
+        return {name for name in wanted if found.get(name, True)}
 
     def exported(self) -> Iterator[str]:
         """Yield the names of all symbols that other libraries can bind to; reads the whole table."""

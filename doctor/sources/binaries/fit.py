@@ -92,7 +92,18 @@ class SymbolBinder:
                 continue
             if not any(self._defines(one, reference) for one in order):
                 missing.append(reference.name)
-        return tuple(missing), count
+        return tuple(self._used(elf, missing)), count
+
+    @staticmethod
+    def _used(elf: ElfFile, missing: list[str]) -> list[str]:
+        """Return the missing symbols that the loader looks up: a name in the table alone is of no importance."""
+        if not missing:
+            return missing
+        try:
+            used = elf.looked_up(missing)
+        except (BadElf, OSError, ValueError):
+            return missing
+        return [name for name in missing if name in used]
 
     @staticmethod
     def _certain(reference: Reference, unknown: list[str], by_name: Mapping[str, Loaded]) -> bool:

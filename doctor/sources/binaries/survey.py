@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -345,6 +345,11 @@ def fitting_builds(path: str) -> list[str] | None:
             layout = has_new_layout(elf) if registers_operators(names) else None
     except (BadElf, OSError, ValueError):
         return None
+    return builds_for(names, needed, layout)
+
+
+def builds_for(names: Sequence[str], needed: Iterable[str], layout: bool | None) -> list[str] | None:
+    """Return the torch builds that fit a file: by its symbols of torch, its libraries, and the layout of a class."""
     if not names:
         return None
     linked = next((match[1] for name in needed if (match := _CUDART.fullmatch(name))), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gzip
+import json
 import os
 import re
 import sys
@@ -18,12 +20,13 @@ from doctor.sources.binaries.files import Disk
 from doctor.sources.binaries.fit import SymbolBinder, demangled, of_torch, range_of
 from doctor.sources.binaries.loader import Failure, FailureKind, Process
 from doctor.sources.binaries.packages import archs_for_pick, opening_of
-from doctor.sources.binaries.survey import Installed, Place, Survey, fitting_builds
+from doctor.sources.binaries.survey import Installed, Place, Survey, builds_for, fitting_builds, labelled
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.target import Target, TargetKind
 from tests.helpers.fake_trees import elf, install
 from tests.helpers.watches import built_in_watch
 
+CAPTURES = Path(__file__).parents[2] / "captures"
 RULES = Path(__file__).parents[3] / "rules"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the loader of Linux")
 SET_DEVICE = "_ZN3c104cuda9SetDeviceEab"  # c10::cuda::SetDevice(signed char, bool), from torch 2.8 on
@@ -72,6 +75,18 @@ def test_each_kind_of_failure(process: Process, tmp_path: Path) -> None:
     assert failure(tmp_path / "d.so").kind == FailureKind.DAMAGED
     assert failure(tmp_path / "none.so").kind == FailureKind.MISSING_LIBRARY
     assert not [one for one in process.loaded if str(tmp_path) in one.path], "a failed call leaves nothing behind"
+
+
+@LINUX
+def test_a_symbol_that_no_relocation_uses_is_not_looked_up(process: Process, tmp_path: Path) -> None:
+    """Linkers leave names in the table that nothing calls: the loader passes over them (`ios_base_library_init`)."""
+    binder = SymbolBinder()
+    names = ("malloc", "not_there_at_all")
+    library = elf(tmp_path / "a.so", ("libc.so.6",), undefined=names, relocated=("malloc",))
+    assert not isinstance(process.dlopen(str(library), binder=binder), Failure)
+    library = elf(tmp_path / "b.so", ("libc.so.6",), undefined=names, relocated=names)
+    assert isinstance(process.dlopen(str(library), binder=binder), Failure)
+    binder.close()
 
 
 @LINUX
@@ -395,3 +410,24 @@ def test_the_stable_interface_of_torch_comes_with_releases(tmp_path: Path) -> No
     path = elf(tmp_path / "x.abi3.so", ("libtorch.so",), undefined=("aoti_torch_zero_", "torch_call_dispatcher"))
     fits = fitting_builds(str(path))
     assert fits and "2.10.0+cu128" in fits and "2.9.1+cu128" not in fits
+
+
+def test_real_loads_agree_with_the_exports_on_record() -> None:
+    """Files of wheels that were really opened next to a torch (`scripts/oracles/load_binaries.py --record`)."""
+    table = json.loads(gzip.decompress((CAPTURES / "real-loads.json.gz").read_bytes()))
+    known = {labelled(build) for build in load_torch_symbols().builds}
+    judged, wrong, pairs = 0, [], set()
+    for file, outcomes in table["loads"].items():
+        body = table["files"][file]
+        fits = builds_for(body["symbols"], body["needed"], body["new_layout"])
+        for torch, outcome in outcomes.items():
+            pairs.add((file.partition("/")[0], torch))
+            of_torch = outcome in ("loads", "torch_symbol", "class_layout")
+            if fits is None or torch not in known or not of_torch:
+                continue
+            judged += 1
+            if (torch in fits) is not (outcome == "loads"):
+                wrong.append((file, torch, outcome))
+    names = {package.rpartition("-")[0] for package, _ in pairs}
+    assert len(pairs) >= 150 and len(names) >= 25 and judged >= 300
+    assert len(wrong) <= judged * 0.02, wrong
