@@ -17,14 +17,14 @@ from doctor.packages.compiled_records import load_compiled_records
 from doctor.packages.compiled_remedies import remedies
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecord, PackageRecords
 from doctor.packages.relations import owner_of
-from doctor.packages.source_build import SourceBuild
+
+from .build_facts import BUILDS, build_fact
 
 if TYPE_CHECKING:
     from .resolver import FactResolver
 
 SOURCE = "labels and records of compiled packages"
 _VERSION, _CODE = ".version", ".gpu_code"
-ISOLATED = "builds.isolated"
 
 
 class Item(NamedTuple):
@@ -37,21 +37,21 @@ class Item(NamedTuple):
 
 
 def is_compiled(key: str) -> bool:
-    """Return whether a key is answered here: one of `COMPILED`, or the GPU code of a package."""
-    return key in COMPILED or key == ISOLATED or key.endswith(_CODE)
+    """Return whether a key is answered here: one of `COMPILED` or `BUILDS`, or the GPU code of a package."""
+    return key in COMPILED or key in BUILDS or key.endswith(_CODE)
 
 
 def compiled_answer(key: str, known: FactResolver, packages: PackageRecords) -> Fact | None:
     """Return the fact of a key that is answered here; None for another, or where nothing is on record."""
-    if key in COMPILED or key == ISOLATED:
+    if key in BUILDS:
+        return build_fact(key, known, packages)
+    if key in COMPILED:
         return compiled_fact(key, known, packages)
     return recorded_code(key.removesuffix(_CODE), known) if key.endswith(_CODE) else None
 
 
 def compiled_fact(key: str, known: FactResolver, packages: PackageRecords) -> Fact:
     """Return one of the facts of `COMPILED`; ABSENT where no package is concerned."""
-    if key == ISOLATED:
-        return Fact(key, _isolated(known, packages) or ABSENT, "the set-up scripts on record")
     needs, compute = COMPILED[key]
     items = list(_items(known, packages))
     if items and needs is not None and known.value(needs) is None:
@@ -208,29 +208,6 @@ def _is_faulty(item: Item, kind: str) -> bool:
         return _is_unclear(item)
     answers = {"gpu": (item.fit.gpu,), "build": (item.fit.cuda, item.fit.torch, item.fit.abi)}[kind]
     return any(one.answer is False for one in answers) and not item.record.has_load_rule
-
-
-def _isolated(known: FactResolver, packages: PackageRecords) -> tuple[str, ...]:
-    """Return packages whose set-up stops in an isolated build, each with the reason."""
-    found = []
-    for package, release, build in _built(known):
-        if build.isolated and not packages.get(package, UNKNOWN_PACKAGE).has_build_rule:
-            found.append(f"{package} {release}".strip() + f" ({build.isolated})")
-    return tuple(found)
-
-
-def _built(known: FactResolver) -> Iterator[tuple[str, str, SourceBuild]]:
-    """Yield the packages built in isolation, with the release on record: theirs, or the newest if it is open."""
-    records = load_compiled_records()
-    names = known.value("declared.isolated")
-    for package in names if isinstance(names, tuple) else ():
-        version = known.value(f"{package}.version")
-        if version == ABSENT or "+" in str(version):
-            continue
-        release = str(version) if version is not None else next(reversed(records.source_releases(package)), "")
-        build = records.source(package, release)
-        if build is not None and not records.wheels(package, release):
-            yield package, release if version is not None else "", build
 
 
 Compute = Callable[[list[Item], "FactResolver"], Any]

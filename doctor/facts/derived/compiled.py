@@ -242,6 +242,8 @@ _OF_ALL = (
     ("binaries.gpu_remedy", TEXT, "what to install or build instead of the first package without code for this GPU"),
     ("binaries.build_remedy", TEXT, "what to install instead of the first package of another CUDA, torch or ABI"),
     ("builds.isolated", LIST, "packages whose set-up stops in the isolated build that the installer makes"),
+    ("builds.stops", LIST, "packages whose build lacks torch, a CUDA compiler that fits or a GPU, and stops"),
+    ("builds.stops_remedy", TEXT, "what lets the first of these builds go through"),
     ("binaries.unclear_remedy", TEXT, "how to build the first package whose code for this GPU is not on record"),
 )
 for _key, _kind, _meaning in _OF_ALL:

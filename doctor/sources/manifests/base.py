@@ -22,6 +22,12 @@ _PLAIN_PIN = re.compile(r"==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
 MAX_BYTES = 8 * 1024 * 1024
 MAX_LOCK_BYTES = 64 * 1024 * 1024  # a lock in TOML lists each wheel of each release with its hash
 _LARGE_LOCKS = re.compile(r"(?:uv|poetry|pdm)\.lock|pylock(?:\.[^.]+)?\.toml", re.IGNORECASE)
+#: Facts of what an installer compiles: in an environment of its own; at all; before torch is there; without nvcc; in an
+#: image, where no GPU is visible.
+ISOLATED, BUILT = "declared.isolated", "declared.built"
+BEFORE_TORCH, WITHOUT_NVCC = "declared.built_before_torch", "declared.built_without_nvcc"
+IN_IMAGE = "declared.built_in_image"
+LOCAL_STOPS = "declared.local_stops"  # why the builds of the project's own folders stop
 MOST_ENTRIES = 100_000  # requirements of one file with its includes
 
 
@@ -183,11 +189,14 @@ def left_out(path: Path, names: Sequence[str], what: str) -> str:
     return f"{path}: skipped optional {what}: {shown} (`{path.name}[{names[0]}]` reads one)"
 
 
-def isolated(entries: Iterable[DeclaredRequirement], place: str) -> list[Fact]:
-    """Return the fact of the packages of these lines that an installer builds in isolation, if they have no wheel."""
+def builds(entries: Iterable[DeclaredRequirement], place: str, *, isolated: bool = True) -> list[Fact]:
+    """Return the facts of what an installer compiles for these lines; in isolation, unless an option says otherwise."""
     requested = {entry.name for entry in entries if not entry.constraint and ".whl" not in (entry.raw or "")}
-    names = requested & load_compiled_records().built
-    return [Fact("declared.isolated", tuple(sorted(names)), place)] if names else []
+    names = tuple(sorted(requested & load_compiled_records().built))
+    if not names:
+        return []
+    compiled = Fact(BUILT, names, place)
+    return [Fact(ISOLATED, names, place), compiled] if isolated else [compiled]
 
 
 def overridden(names: Iterable[str], source: str) -> Fact:

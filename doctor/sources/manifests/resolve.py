@@ -15,7 +15,17 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of, specifier
 from doctor.util.redact import shortened
 
-from .base import PLAIN_RANGE, DeclaredRequirement, Manifest
+from .base import (
+    BEFORE_TORCH,
+    BUILT,
+    IN_IMAGE,
+    ISOLATED,
+    LOCAL_STOPS,
+    PLAIN_RANGE,
+    WITHOUT_NVCC,
+    DeclaredRequirement,
+    Manifest,
+)
 from .local_wheels import wheel_names
 from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
@@ -136,7 +146,7 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
 
 
 #: Facts that list packages: those of several files are joined.
-_JOINED = ("declared.overridden", "declared.isolated")
+_JOINED = ("declared.overridden", ISOLATED, BUILT, BEFORE_TORCH, WITHOUT_NVCC, IN_IMAGE, LOCAL_STOPS)
 
 
 def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:

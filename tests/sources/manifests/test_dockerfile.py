@@ -398,3 +398,58 @@ ISOLATED = {  # install commands -> the packages that pip builds in isolation
 def test_what_is_built_in_isolation_is_known(read, command):
     found = read({"Dockerfile": f"FROM python:3.12\nRUN {command}\n"}).facts
     assert found.value("declared.isolated") == ISOLATED[command]
+
+
+RUNTIME = "nvidia/cuda:12.8.1-runtime-ubuntu22.04"
+DEVEL = "nvidia/cuda:12.8.1-devel-ubuntu22.04"
+OPEN = "pip install --no-build-isolation"
+BUILT = {  # (image, commands) -> fact of what is built, packages; one for each way in which a build lacks something
+    (RUNTIME, f"pip install ninja packaging && {OPEN} torch==2.8.0 torch-scatter==2.1.2"): {
+        "declared.built_before_torch": ("torch-scatter",), "declared.built_without_nvcc": ("torch-scatter",)},
+    (DEVEL, f"pip install torch==2.8.0 && {OPEN} torch-scatter==2.1.2"): {
+        "declared.built_before_torch": None, "declared.built_without_nvcc": None,
+        "declared.built_in_image": ("torch-scatter",)},
+    (DEVEL, f"pip install accelerate && {OPEN} torch-scatter==2.1.2"): {"declared.built_before_torch": None},
+    (DEVEL, f"conda env update -f unread.yml && {OPEN} torch-scatter==2.1.2"): {"declared.built_before_torch": None},
+    ("example.org/own:1", f"{OPEN} torch-scatter==2.1.2"): {
+        "declared.built_before_torch": None, "declared.built_without_nvcc": None},
+    (RUNTIME, "pip install --only-binary :all: torch-scatter"): {"declared.built": None},
+    (RUNTIME, f"{OPEN} torch-scatter && pip install torch==2.8.0 && {OPEN} torch-scatter"): {
+        "declared.built_before_torch": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("image", "command"), BUILT)
+def test_what_a_build_lacks_is_known_at_its_command(read, image, command):
+    found = read({"Dockerfile": f"FROM {image}\nRUN {command}\n"}).facts
+    for key, packages in BUILT[image, command].items():
+        assert found.value(key) == packages, key
+
+
+def test_a_compiler_of_the_stage_that_builds_counts(read):
+    text = (f"FROM {DEVEL} AS a\nRUN python3 -m venv /venv && pip install torch==2.8.0 && {OPEN} torch-scatter==2.1.2\n"
+            f"FROM {RUNTIME}\nCOPY --from=a /venv /venv\n")  # fmt: skip
+    found = read({"Dockerfile": text}).facts
+    assert found.value("declared.built_without_nvcc") is None and found.value("toolkit.nvcc") == "absent"
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "reason"),
+    [
+        (DEVEL, "pip install torch==2.8.0 && pip install .", "No module named 'torch'"),
+        (DEVEL, "pip install torch==2.8.0 && pip install -e '.[train]'", "No module named 'torch'"),
+        (DEVEL, f"{OPEN} -e .", "which is not installed yet"),
+        (RUNTIME, f"pip install torch==2.8.0 && {OPEN} .", "no CUDA compiler: OSError"),
+        (DEVEL, f"pip install torch==2.8.0 && {OPEN} .", ""),
+        (DEVEL, "pip install torch==2.8.0 && pip install --only-binary :all: .", ""),
+    ],
+)
+def test_the_build_of_the_projects_own_folder_is_followed(read, image, command, reason):
+    script = (
+        "from setuptools import setup\nfrom torch.utils.cpp_extension import BuildExtension, CUDAExtension\n"
+        "setup(name='mine', ext_modules=[CUDAExtension('mine_cuda', ['a.cu'])], cmdclass={'build_ext': BuildExtension})\n"
+    )
+    found = read({"Dockerfile": f"FROM {image}\nRUN {command}\n", "setup.py": script}).facts
+    stops = found.value("declared.local_stops")
+    assert (stops is None) is (reason == "")
+    assert not reason or (stops[0].startswith("the project in `.`") and reason in stops[0])

@@ -22,7 +22,7 @@ from doctor.sources.manifests.base import (
     DeclaredRequirement,
     Manifest,
     all_read,
-    isolated,
+    builds,
     left_out,
     without_conflicts,
 )
@@ -113,7 +113,7 @@ class _Project:
                 self.facts.append(Fact("declared.flash_attn_isolated", True, entry.place))
             if self._builds_alone(entry.name):
                 alone.append(entry)
-        self.facts += isolated(alone, f"{self.path}, dependencies")
+        self.facts += builds(alone, f"{self.path}, dependencies")
         dynamic = self.project.get("dynamic")
         if isinstance(dynamic, list) and "dependencies" in dynamic and not self.poetry:
             yield from self._from_files()

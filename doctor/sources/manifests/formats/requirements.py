@@ -20,9 +20,9 @@ from doctor.sources.manifests.base import (
     MOST_ENTRIES,
     DeclaredRequirement,
     Manifest,
+    builds,
     cuda_of_index,
     index_builds,
-    isolated,
     pin_of,
     vllm_builds,
 )
@@ -64,7 +64,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     reader.file(path, text, (), constraint=False)
     if reader.entries:
         reader.facts.append(Fact("target.manifest", "requirements", str(path)))
-        reader.facts += isolated(reader.entries, str(path))
+        reader.facts += builds(reader.entries, str(path))
     return reader.manifest(watch)
 
 

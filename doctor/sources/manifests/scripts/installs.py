@@ -14,11 +14,16 @@ from doctor.model import ABSENT, Fact
 from doctor.packages.relations import BUILT_PER_INDEX, PINNED_BY
 from doctor.packages.requirements import admits
 from doctor.sources.manifests.base import (
+    BEFORE_TORCH,
+    BUILT,
+    IN_IMAGE,
+    ISOLATED,
+    LOCAL_STOPS,
+    WITHOUT_NVCC,
     DeclaredRequirement,
     Manifest,
     cuda_of_index,
     index_builds,
-    isolated,
     vllm_builds,
 )  # fmt: skip
 from doctor.sources.manifests.formats.pyproject import read_project
@@ -28,6 +33,8 @@ from doctor.sources.manifests.source_builds import displaced
 from doctor.sources.variables import UNKNOWN
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
+
+from .compiling import Building, building, compiled, local_builds
 
 LineWord = tuple[int, str]  # line and word
 #: Returns (path, text) of a file that a command names, None where it is not in the project.
@@ -48,7 +55,6 @@ _INDEXES = ("-i", "--index-url", "--extra-index-url", "--index", "--default-inde
 _INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX",
                     "UV_DEFAULT_INDEX")  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:[\[=<>!~;@ ]|$))")
-_ISOLATED = "declared.isolated"
 _OF_TORCH = ("torch.", "cudnn.")
 
 
@@ -61,13 +67,14 @@ class Installs:
         self.facts: dict[str, Fact] = {}
         self.notes: list[str] = []
         self.included: set[str] = set()
+        self.notes_of_base = 0  # what the base image noted; later notes are of commands that were not understood
 
     def copy(self) -> Installs:
         """Return a copy that later commands can change."""
         other = Installs(self.path, self.top, self.find, self.rows, self.watch)
         other.entries = {name: list(entries) for name, entries in self.entries.items()}
         other.facts, other.notes = dict(self.facts), list(self.notes)
-        other.included = set(self.included)
+        other.included, other.notes_of_base = set(self.included), self.notes_of_base
         return other
 
     def raw(self, line: int) -> str:
@@ -79,6 +86,7 @@ class Installs:
     ) -> None:
         """Follow `pip install`; `words` are those behind it."""
         reader = Reader(self.top)
+        understood = len(self.notes) == self.notes_of_base  # every command before this one
         upgrade, alone = False, any(word == "--no-deps" for _, word in words)
         indexes: list[LineWord] = []
         torch_backend = ""
@@ -114,13 +122,14 @@ class Installs:
             elif name in ("-e", "--editable"):
                 self._word(value, line, reader, alone=alone)
         self.notes += reader.notes
+        if certain:
+            self._note_builds(reader.entries, words, variables, f"{self.path}:{at}", understood=understood)
         entries = [replace(entry, alone=True) for entry in reader.entries] if alone else reader.entries
         self.add(entries, upgrade=upgrade, certain=certain, facts=reader.facts)
         wanted = {entry.name for entry in reader.entries if not entry.constraint}
         for fact in reader.facts:
             if certain and fact.key == "torch.cuda":  # an index that an included file names
                 self.facts.update({item.key: item for item in index_builds(wanted, fact.source)})
-        self._isolate(reader.entries, words, variables, f"{self.path}:{at}")
         if certain and not alone:
             self.remove(displaced(self.entries, wanted))
             self._doubt_pins(wanted, at)
@@ -141,20 +150,21 @@ class Installs:
                 if "torch" in wanted or "torch" not in self.entries:
                     self.facts["torch.cuda"] = Fact("torch.cuda", cuda, place)
 
-    def _isolate(
+    def _note_builds(
         self, entries: Sequence[DeclaredRequirement], words: Sequence[LineWord], variables: Mapping[str, str | None],
-        place: str,
+        place: str, *, understood: bool,
     ) -> None:  # fmt: skip
-        """Note which packages of a command are built in isolation; a later command of the same package counts."""
-        flags = [word for _, word in words if word.startswith(("--no-build-isolation", "--only-binary"))]
-        off = (variables.get("PIP_NO_BUILD_ISOLATION") or "").lower() in ("0", "no", "false", "off")  # pip reads it so
-        now = [] if flags or off else isolated(entries, place)
-        before = self.facts.get(_ISOLATED)
-        names = {*(before.value if before is not None else ()), *(name for fact in now for name in fact.value)}
-        names -= {entry.name for entry in entries} if not now else set()
-        self.facts.pop(_ISOLATED, None)
-        if names:
-            self.facts[_ISOLATED] = Fact(_ISOLATED, tuple(sorted(names)), place)
+        """Note what a command compiles and what is not there yet; a later command of the same package counts."""
+        how = building([word for _, word in words], variables)
+        before = frozenset(self.entries)
+        folders = [] if how is Building.NONE else list(local_builds((word for _, word in words), self.find))
+        found = compiled(entries, folders, how, before, self.facts, place, certain=understood)
+        requested = {entry.name for entry in entries}
+        for key in (ISOLATED, BUILT, BEFORE_TORCH, WITHOUT_NVCC, IN_IMAGE, LOCAL_STOPS):
+            earlier = self.facts.pop(key, None)
+            names = {*(earlier.value if earlier is not None else ())} - requested | set(found.get(key, ()))
+            if names:
+                self.facts[key] = Fact(key, tuple(sorted(names)), place)
 
     def _doubt_pins(self, names: set[str], line: int) -> None:
         """Mark earlier installs as unknown that a package of this command may replace: its pins are not on record."""

@@ -358,3 +358,4 @@ class Script:
         for fact in held.facts:
             self.installs.facts.setdefault(fact.key, fact)
         self.installs.notes += [note for note in held.notes if note not in self.installs.notes]
+        self.installs.notes_of_base = len(self.installs.notes)
