@@ -270,6 +270,18 @@ def parse_conditions(when: Any, leaf: Callable[[str, Any], Leaf] | None = None) 
     return parts[0] if len(parts) == 1 else All(tuple(parts))
 
 
+def written_keys(when: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fact keys of a `when:` mapping, which is not parsed for that."""
+    for key, wanted in when.items():
+        if key in ("all", "any"):
+            for item in wanted:
+                yield from written_keys(item)
+        elif key == "not":
+            yield from written_keys(wanted)
+        else:
+            yield key
+
+
 def check_conditions(when: Any) -> None:
     """Raise DoctorError for a `when:` mapping with an unknown key, or a value that does not fit its key."""
     for leaf in parse_conditions(when).leaves():

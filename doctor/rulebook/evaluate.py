@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from doctor.facts.vocabulary import term
 from doctor.model import (
@@ -82,8 +83,12 @@ def assess(
     also_unclear: Unclear | None = None,
     *,
     name_missing: bool = True,
+    verdicts: Mapping[str, bool | None] = MappingProxyType({}),
 ) -> Assessment:
-    """Judge every rule on what `know` returned; what was looked up before is not worked out again."""
+    """Judge every rule on what `know` returned; what was looked up before is not worked out again.
+
+    `verdicts`: what is known already, by the ids of rules.
+    """
     considered = [
         library
         for library in rulebook.libraries.values()
@@ -98,7 +103,7 @@ def assess(
     for rule in rulebook.concerned(known.value):
         if rule.severity is None:
             continue
-        holds = rule_holds(rulebook, rule, known)
+        holds = verdicts[rule.id] if rule.id in verdicts else rule_holds(rulebook, rule, known)
         if holds is False:
             continue
         excluded = graph.excludes(rule, ways)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from doctor.facts.derived.registry import DERIVATIONS
 from doctor.facts.libraries.record import Trainers
 from doctor.model import ABSENT
 from doctor.packages.records import ROLES, PackageRecords, names_with, records_of
@@ -15,7 +16,7 @@ from doctor.rulebook.rule import Library, Overridable, Rule
 
 from .cache import load_compiled, rule_folders
 from .compiled import Section, section_of
-from .conditions import Condition
+from .conditions import Condition, written_keys
 from .decisions import DecisionList
 from .index import RuleIndex
 from .reach import CallGraph
@@ -91,6 +92,23 @@ class Rulebook:
                     table.setdefault(key, []).append((condition, implied))
         return table
 
+    @cached_property
+    def dependents(self) -> Mapping[str, set[str]]:
+        """Key → keys whose value is worked out from it, without predictions."""
+        found: dict[str, set[str]] = {"torch.version": {"torch.cuda"}}
+        for derivation in DERIVATIONS.values():
+            for key in (*derivation.needs, *derivation.uses):
+                found.setdefault(key, set()).add(derivation.key)
+        for library in self.libraries.values():
+            implied = {key for release in library.releases.values() for key in release}
+            if implied and library.distributions:
+                for key in (f"{library.distributions[0]}.version", "torch.cuda"):  # a build is known by its CUDA
+                    found.setdefault(key, set()).update(implied)
+            for row in library.body.get("implies") or ():
+                for key in written_keys(row["when"]):
+                    found.setdefault(key, set()).update(row["facts"])
+        return found
+
     def concerned(self, value: Callable[[str], Any]) -> Iterator[Rule]:
         """Yield the rules that may fire on facts: not those that need a version of a library that is absent.
 
@@ -129,7 +147,7 @@ class Rulebook:
         made = Rulebook(rules, self.libraries, self.version)
         tables = (  # expensive to make, and the same
             "implications", "support", "failures", "import_errors", "refusals", "by_prefix", "decisions", "predicted",
-            "call_graph",
+            "call_graph", "dependents",
         )  # fmt: skip
         vars(made).update({name: getattr(self, name) for name in tables})
         return made

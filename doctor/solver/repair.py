@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from doctor.model import ABSENT, Facts, Finding, FixSafety, Prediction, Remedy, Severity
 from doctor.packages.requirements import normalized
 from doctor.rulebook.conditions import Condition, parse_conditions
+from doctor.rulebook.dependence import Verdicts
 from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, reported_rules, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
@@ -39,6 +42,7 @@ class CandidateFix(NamedTuple):
     unclear: frozenset[str]  # error rules that cannot be judged
     cost: tuple[int, ...]
     conditions: tuple[str, ...] = ()  # of its remedies, that the facts leave unknown
+    verdicts: Mapping[str, bool | None] = MappingProxyType({})  # on rules, that the fix cannot change
 
     @property
     def safety(self) -> FixSafety:
@@ -102,6 +106,7 @@ class FixSearch:
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
         )
         self.usable = {p.library for p in assessment.predictions if p.selected is not None}
+        self._verdicts = cache(lambda: Verdicts(rulebook, assessment.known))
 
     def rank(self, outcome: CandidateFix) -> tuple[Any, ...]:
         """Return the order among outcomes: errors left, safety, effort, the rule authors' order, then the cost."""
@@ -112,7 +117,7 @@ class FixSearch:
     def of_one(self, rule: Rule) -> FixSearch:
         """Return a search for this finding alone, whose fix may bring no error."""
         alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",), self.budget)
-        alone._extra, alone.firing = rule, frozenset({rule.id})
+        alone._extra, alone.firing, alone._verdicts = rule, frozenset({rule.id}), self._verdicts
         return alone
 
     def judged(self, known: FactResolver) -> Iterator[Rule]:
@@ -157,7 +162,9 @@ class FixSearch:
     def assessment_after(self, outcome: CandidateFix) -> Assessment:
         """Return what the whole rulebook says of the changed facts; equal changes are evaluated once."""
         if outcome.changes not in self._assessments:
-            self._assessments[outcome.changes] = assess(self.rulebook, outcome.known, outcome.predictions)
+            self._assessments[outcome.changes] = assess(
+                self.rulebook, outcome.known, outcome.predictions, name_missing=False, verdicts=outcome.verdicts
+            )
         return self._assessments[outcome.changes]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
@@ -290,8 +297,9 @@ class FixSearch:
             if condition is not None and holds is None:
                 conditions.append(condition_text(condition))
         firing, unclear = set(), set()
+        verdicts = self._verdicts().after(facts)
         for rule in self.judged(known):
-            holds = rule_holds(self.rulebook, rule, known)
+            holds = verdicts[rule.id] if rule.id in verdicts else rule_holds(self.rulebook, rule, known)
             if holds and not plan.trusted.intersection((rule.id, *as_tuple(rule.body.get("yields_to")))):
                 firing.add(rule.id)  # what yields to a trusted rule follows from the same fault
             elif holds is None:
@@ -308,7 +316,9 @@ class FixSearch:
         left = reported_rules(self.rulebook, firing)
         self.budget.trace(CandidateTried(chosen, plan.env, left))
         costs = (*cost(self.stack, chosen), by_hand(plan))
-        return CandidateFix(plan, chosen, facts, known, predictions, left, frozenset(unclear), costs, tuple(conditions))
+        return CandidateFix(
+            plan, chosen, facts, known, predictions, left, frozenset(unclear), costs, tuple(conditions), verdicts
+        )
 
 
 def unfused_selected(rulebook: Rulebook, known: FactResolver) -> frozenset[str]:
