@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -85,10 +84,9 @@ def diagnose(
             timeout=timeout,
         )
     )
-    return NotebookReport(**vars(report))
+    return NotebookReport(*report)
 
 
-@dataclass(frozen=True)
 class NotebookReport(Report):
     """A report that a notebook shows as its HTML page, in a frame of its own without scripts."""
 
@@ -125,9 +123,9 @@ def diagnose_ranks(
         raise mine
     if own != 0:
         return of_request(request, examined=examined)
-    compared = replace(examined, facts=mine.with_(*ranks_facts(everyone).values()))
+    compared = examined._replace(facts=mine.with_(*ranks_facts(everyone).values()))
     report = of_request(request, examined=compared)
-    return replace(report, notes=(*report.notes, *notes))
+    return report._replace(notes=(*report.notes, *notes))
 
 
 def render(report: Report, form: str = "text", *, rules: Iterable[str | os.PathLike[str]] = ()) -> str:

@@ -1,10 +1,8 @@
 """The nouns of a diagnosis, all frozen: facts go in, a report comes out; none reads a file or knows a rule."""
 
-from __future__ import annotations
-
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 #: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
@@ -114,13 +112,13 @@ class Facts(Mapping[str, Fact]):
         """Key and fact of every fact; faster than what Mapping makes of `__getitem__`."""
         return self._facts.items()
 
-    def with_(self, *facts: Fact) -> Facts:
+    def with_(self, *facts: Fact) -> "Facts":
         """The same facts with these added or replaced."""
         merged = Facts()
         merged._facts = {**self._facts, **{fact.key: fact for fact in facts}}
         return merged
 
-    def without(self, *keys: str) -> Facts:
+    def without(self, *keys: str) -> "Facts":
         """The same facts, without these keys (so that they are unknown, or derived again)."""
         return Facts(fact for key, fact in self._facts.items() if key not in keys)
 
@@ -191,22 +189,21 @@ class FixKind(TextEnum):
         return tuple(FixKind).index(self)
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(NamedTuple):
     """One way to fix a finding; all its parts are done together."""
 
-    require: Mapping[str, str] = field(default_factory=dict)  # distribution -> specifier
-    set_env: Mapping[str, str] = field(default_factory=dict)
+    require: Mapping[str, str] = MappingProxyType({})  # distribution -> specifier
+    set_env: Mapping[str, str] = MappingProxyType({})
     unset_env: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)  # workload key -> value
+    config: Mapping[str, Any] = MappingProxyType({})  # workload key -> value
     call: str | None = None  # a line of code
     note: str | None = None  # what it brings or costs
     safety: FixSafety = FixSafety.SAFE
     risk: str | None = None  # what is not safe about it, in a sentence
     index_url: str | None = None
-    then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold afterwards without being set by hand
+    then: Mapping[str, Any] = MappingProxyType({})  # facts that hold afterwards without being set by hand
     kind: RemedyKind = RemedyKind.FROM_RULE
-    when: Mapping[str, Any] = field(default_factory=dict)  # conditions in the form of a rule's `when`
+    when: Mapping[str, Any] = MappingProxyType({})  # conditions in the form of a rule's `when`
     build: str | None = None  # distribution to install at its release in a build of another package index
     foreign: bool = False  # of a rule that is not built in: scripts show its commands and variables as comments
     partial: str | None = None  # why the rule may still fire after it
@@ -491,8 +488,7 @@ class NewRelease(NamedTuple):
     newest: str  # on record
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """All that a renderer ever sees; `records` and `unrecorded` say up to where releases are known."""
 
     tool: str

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from doctor.apply.install.options import InstallOptions as InstallOptions  # the command fills it
@@ -57,8 +56,8 @@ def proven(report: Report, options: InstallOptions, request: Request, progress: 
     with _ended_properly():
         proof, after = prove(report, request, options, lambda text: _confirmed(text, options, progress), progress.step)
     if proof is None:
-        return replace(report, notes=(*report.notes, "no package changes: nothing to install")), None
-    verified = replace(report, proof=proof)
+        return report._replace(notes=(*report.notes, "no package changes: nothing to install")), None
+    verified = report._replace(proof=proof)
     if after is not None:
         left = any(finding.severity == Severity.ERROR for finding in after.findings)
         return verified, int(left or refused(verified))

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -280,7 +279,7 @@ def prolog(
     """
     target = TargetOptions.of(python, None, None, None, gpu, settings, rules, model, workload)
     try:
-        request = replace(request_of(target), fixes=False)
+        request = request_of(target)._replace(fixes=False)
         verdict = prolog_verdict(request, like, fail_on or "error", strict=strict)
     except DoctorError as problem:
         verdict = NodeVerdict(not strict, f"no diagnosis: {problem.message}")

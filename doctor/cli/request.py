@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.diagnosis.request import Request, in_project, require_one_target, with_axes
 from doctor.errors import DoctorError
@@ -24,8 +23,7 @@ _TARGET: Mapping[str, Any] = {
 _WORKLOAD: Mapping[str, Any] = {"model": options.Model, "workload": options.WorkloadFile}
 
 
-@dataclass(frozen=True)
-class TargetOptions:
+class TargetOptions(NamedTuple):
     """What is examined, as given on the command line."""
 
     python: str | None = None
@@ -73,12 +71,12 @@ class TargetOptions:
             else:
                 require_one_target(dict.fromkeys((*((before,) if before else ()), *paths), True))
                 changed[name] = paths[0]
-        return replace(self, **changed)
+        return self._replace(**changed)
 
     def given(self) -> list[str]:
         """Return the options that were used, as typed."""
         names = {"settings": "--set", "site_packages": "--site-packages"}
-        shown = (name for name, value in vars(self).items() if value and name not in ("rules", "paths", "script"))
+        shown = (name for name, value in self._asdict().items() if value and name not in ("rules", "paths", "script"))
         return [names.get(name, f"--{name}") for name in shown]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from doctor.model import ABSENT, ApiUse, DriftCoverage, Finding, Fix, Infeasible
 from doctor.rulebook.rulebook import Rulebook
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 _VERSION = ".version"
 
 
-@dataclass(frozen=True)
-class ApiRules:
+class ApiRules(NamedTuple):
     """A rulebook with a rule for each pair of packages and kind of break; its id is `API004/caller/callee`.
 
     The report shows the code alone: several pairs may share it.
     """
 
     rulebook: Rulebook
-    uses: Mapping[str, tuple[ApiUse, ...]] = field(default_factory=dict)
+    uses: Mapping[str, tuple[ApiUse, ...]] = MappingProxyType({})
     notes: tuple[str, ...] = ()
-    repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    repeated: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Rules of the rulebook that a rule of the sources makes needless."""
     coverage: DriftCoverage | None = None
 

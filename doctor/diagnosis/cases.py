@@ -98,7 +98,7 @@ def _environments(request: Request) -> Iterator[tuple[str, Request]]:
     named = request.python or request.site_packages or ", ".join(request.facts) or ", ".join(request.declared)
     if request.project and not named and request.defaults.environments:
         for name, files in request.defaults.environments.items():
-            yield name, replace(request, declared=files)
+            yield name, request._replace(declared=files)
     else:
         yield named or "the active environment", request
 
@@ -111,12 +111,12 @@ def _cases(request: Request, examined: DiagnosisInput) -> Iterator[tuple[str | N
         gpus = of_project.gpus
     models: tuple[str | None, ...] = request.models or ((request.model,) if request.model else ())
     jobs: tuple[str | None, ...] = request.workloads or ((request.workload,) if request.workload else ())
-    one_case = replace(request, gpus=(), models=(), workloads=(), project=False)
+    one_case = request._replace(gpus=(), models=(), workloads=(), project=False)
     if models or jobs:
-        made = [(model, job, replace(one_case, model=model, workload=job)) for model, job in _pairs(models, jobs)]
+        made = [(model, job, one_case._replace(model=model, workload=job)) for model, job in _pairs(models, jobs)]
     elif request.project and names_no_job(request, examined.job_facts):
         made = [
-            (model, job, replace(one_case, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
+            (model, job, one_case._replace(defaults=of_project._replace(models=_one(model), workloads=_one(job))))
             for model, job in _pairs(of_project.models, of_project.workloads)
         ]
     else:
@@ -126,7 +126,7 @@ def _cases(request: Request, examined: DiagnosisInput) -> Iterator[tuple[str | N
         raise DoctorError(f"{len(made) * len(gpus)} cases are too many", f"at most {MOST_CASES} are judged at once")
     for gpu in gpus or (None,):
         for name, (_, _, one) in zip(names, made, strict=True):
-            yield gpu, name, replace(one, gpu=gpu)
+            yield gpu, name, one._replace(gpu=gpu)
 
 
 def _pairs(
@@ -227,7 +227,7 @@ def diagnose_all(
     if before is None or any(api.uses for api in apis):
         return _report(request, rulebook, clock, planned, inputs, apis)
     notes = (*before.notes, *(note for api in apis for note in api.notes))
-    return replace(before, drift=_coverage(apis), notes=tuple(dict.fromkeys(notes)), timing=clock.laps())
+    return before._replace(drift=_coverage(apis), notes=tuple(dict.fromkeys(notes)), timing=clock.laps())
 
 
 def _coverage(apis: Sequence[ApiRules]) -> DriftCoverage | None:

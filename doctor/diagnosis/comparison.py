@@ -63,7 +63,7 @@ def compare_environments(
     reports = []
     for name in names:
         inform(f"reading {name} …")
-        reports.append(diagnose(replace(side_request(request, name), fixes=False, run=False)))
+        reports.append(diagnose(side_request(request, name)._replace(fixes=False, run=False)))
         clock.lap(f"side {len(reports)}")
     inform("searching causes …")
     comparison = compare_reports(rulebook, names, reports[0], reports[1])
@@ -92,10 +92,10 @@ def side_request(request: Request, name: str) -> Request:
 
 def _as_kind(request: Request, kind: str, path: str) -> Request:
     if kind == "python":
-        return replace(request, python=path)
+        return request._replace(python=path)
     if kind == "site-packages":
-        return replace(request, site_packages=path)
-    return replace(request, facts=(path,)) if kind == "facts" else replace(request, declared=(path,))
+        return request._replace(site_packages=path)
+    return request._replace(facts=(path,)) if kind == "facts" else request._replace(declared=(path,))
 
 
 def compare_reports(rulebook: Rulebook, names: tuple[str, str], a: Report, b: Report) -> Comparison:

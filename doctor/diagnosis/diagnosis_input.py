@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from doctor.model import Facts, ReadInput
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from doctor.sources.workload.layers import LayerKind
 
 
-@dataclass(frozen=True)
-class DiagnosisInput:
+class DiagnosisInput(NamedTuple):
     """What is known before any rule is evaluated, and the interpreter in which a kernel can be run."""
 
     facts: Facts
@@ -26,9 +25,9 @@ class DiagnosisInput:
     requirements: Requirements | None = None  # Requires-Dist of what is installed
     declaration: Declaration | None = None  # where files declare the environment
     target: str = ""  # what was examined, for the report
-    variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
+    variables: Mapping[str, str | None] = MappingProxyType({})  # of kernels, over our own; None removes one
     site_dirs: tuple[Path, ...] = ()  # folders of installed packages whose sources can be read
-    launch: Facts = field(default_factory=Facts)  # what commands in the declared files state of the job
+    launch: Facts = Facts()  # what commands in the declared files state of the job
     remarks: tuple[str, ...] = ()  # what the inputs state differently, and what was taken
     read: tuple[ReadInput, ...] = ()  # the inputs, and what each of them gave
     layers: tuple[LayerKind, ...] = ()  # other layers of the model, and what differs there

@@ -108,8 +108,7 @@ def _together(
     other = next((fact for key, fact in (stated.facts if stated else Facts()).items() if _of_machine(key)), None)
     base = installed or parts[0]
     why_not = base.why_not if other is None else f"{other.source} describes another machine than this one"
-    return replace(
-        base,
+    return base._replace(
         facts=facts,
         python=base.python if other is None else None,
         why_not=why_not,

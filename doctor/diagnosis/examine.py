@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,8 +105,7 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         said = inputs.gpu(gpu).with_(*said.values())
     differing = [item for item in differing if item.key not in said]
     facts = complete_workload(facts.with_(*said.values()))
-    whole = replace(
-        examined,
+    whole = examined._replace(
         facts=facts,
         requirements=_but(examined.requirements, said),
         variables={**examined.variables, **_variables(more for _, more in layers)},
@@ -121,8 +119,8 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
     site_dirs = whole.site_dirs if same else ()
     if whole.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return replace(whole, python=None, why_not=why_not, site_dirs=site_dirs)
-    return replace(whole, site_dirs=site_dirs)
+        return whole._replace(python=None, why_not=why_not, site_dirs=site_dirs)
+    return whole._replace(site_dirs=site_dirs)
 
 
 def _layers_of(request: Request, examined: DiagnosisInput, inputs: InputCache, facts: Facts) -> Iterator[LayerKind]:

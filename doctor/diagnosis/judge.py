@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from doctor._version import __version__
@@ -58,7 +57,7 @@ def apply_rules(
     known = {item.rule for item in verdict.found}
     for layer in examined.layers:
         whole = complete_workload(examined.facts.with_(*layer.facts.values()))
-        own = _of_main_layers(rulebook, replace(examined, facts=whole, layers=()), None, ranges)
+        own = _of_main_layers(rulebook, examined._replace(facts=whole, layers=()), None, ranges)
         for item in own.found:
             if item.rule not in known:
                 more.setdefault(item.rule, item._replace(message=f"in the {layer.name}: {item.message}"))
@@ -114,7 +113,7 @@ def _with_unresolvable(rulebook: Rulebook, examined: DiagnosisInput, verdict: Ru
     if not errors:
         return verdict
     base = at_bounds or verdict.to_fix
-    to_fix = replace(base, findings=_raised(base.findings, errors))
+    to_fix = base._replace(findings=_raised(base.findings, errors))
     return verdict._replace(found=_raised(verdict.found, errors), to_fix=to_fix)
 
 
@@ -167,7 +166,7 @@ def limits_of_request(request: Request, assessment: Assessment, examined: Diagno
     if strangers:
         hint = nearest(strangers[0], names)
         raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
-    return replace(limits, declared=declared)
+    return limits._replace(declared=declared)
 
 
 def unconcerned(assessments: Iterable[Assessment]) -> tuple[Finding, ...]:

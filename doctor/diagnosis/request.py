@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
@@ -21,8 +21,7 @@ DRIFT_LIMIT = 10.0
 Requirements = Callable[[], Mapping[str, Sequence[str]]]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What the user wants to know: about which environment, which job, by which rules."""
 
     python: str | None = None
@@ -32,11 +31,11 @@ class Request:
     loose: bool = False  # they were named without an option: where none states a release, the active environment counts
     gpu: str | None = None
     settings: tuple[str, ...] = ()
-    given: Facts = field(default_factory=Facts)  # what a calling program states outright, as `settings` does in text
+    given: Facts = Facts()  # what a calling program states outright, as `settings` does in text
     model: str | None = None
     workload: str | None = None
     rules: tuple[str, ...] = ()
-    defaults: Defaults = field(default_factory=Defaults)  # what the project says once for all
+    defaults: Defaults = Defaults()  # what the project says once for all
     fixes: bool = True
     thorough: bool = True  # of fixes: whether fewer packages would do, and what each way loses
     run: bool = True
@@ -48,14 +47,14 @@ class Request:
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
     models: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
-    held: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # the facts of a name that is no file
-    held_layers: Mapping[str, Sequence[LayerKind]] = field(default_factory=dict)  # the layers of such a model
+    held: Mapping[tuple[str, str], Facts] = MappingProxyType({})  # the facts of a name that is no file
+    held_layers: Mapping[str, Sequence[LayerKind]] = MappingProxyType({})  # the layers of such a model
     project: bool = False  # the project's own matrix counts where this request says nothing
     baseline: str | None = None  # a report: what it has already is not reported again
     hold: tuple[str, ...] = ()  # packages a fix leaves alone
     allow: tuple[str, ...] = ()  # the only packages a fix may change; none named: all
     constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
-    rulebook: Rulebook | None = field(default=None, compare=False, repr=False)  # its rules, where they are loaded
+    rulebook: Rulebook | None = None  # its rules, where they are loaded
 
     @property
     def examines_installed(self) -> bool:
@@ -92,8 +91,7 @@ def with_axes(request: Request, gpus: Sequence[str], models: Sequence[str], work
     axes = tuple(tuple(dict.fromkeys(axis)) for axis in (gpus, models, workloads))
     gpu, model, workload = (axis[0] if len(axis) == 1 else None for axis in axes)
     more = tuple(axis if len(axis) > 1 else () for axis in axes)
-    return replace(
-        request, gpu=gpu, model=model, workload=workload, gpus=more[0], models=more[1], workloads=more[2]
+    return request._replace(gpu=gpu, model=model, workload=workload, gpus=more[0], models=more[1], workloads=more[2]
     )  # fmt: skip
 
 
@@ -104,13 +102,13 @@ def in_project(request: Request, *, whole: bool) -> Request:
     """
     defaults = request.defaults
     if _is_project_folder(request.declared, defaults):
-        request = replace(request, declared=())
-    request = replace(request, project=whole)
+        request = request._replace(declared=())
+    request = request._replace(project=whole)
     if request.names_target:
         return request
     several = whole and len(defaults.environments) > 1  # then each is an environment of the matrix
     first = () if several else next(iter(defaults.environments.values()), ())
-    return replace(request, declared=defaults.requirements or first)
+    return request._replace(declared=defaults.requirements or first)
 
 
 def _is_project_folder(declared: tuple[str, ...], defaults: Defaults) -> bool:

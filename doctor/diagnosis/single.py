@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from doctor.model import ABSENT, Facts, Finding, Fix, Infeasible, Report
@@ -52,7 +52,7 @@ def diagnose_one(
     if before is None or api.uses:
         return case.report(api)
     timing = {**before.timing, **clock.laps()}
-    return replace(before, drift=api.coverage, notes=(*before.notes, *api.notes), timing=timing)
+    return before._replace(drift=api.coverage, notes=(*before.notes, *api.notes), timing=timing)
 
 
 @dataclass

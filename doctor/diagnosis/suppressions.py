@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +62,7 @@ def without_ignored(rulebook: Rulebook, assessment: Assessment, defaults: Defaul
     if ignored.isdisjoint(finding.rule for finding in assessment.findings):
         return rulebook, assessment
     findings = tuple(finding for finding in assessment.findings if finding.rule not in ignored)
-    return rulebook.only(set(rulebook.rules) - ignored), replace(assessment, findings=findings)
+    return rulebook.only(set(rulebook.rules) - ignored), assessment._replace(findings=findings)
 
 
 def _expired(entry: Ignore, fires: bool) -> Finding:

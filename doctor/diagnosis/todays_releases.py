@@ -6,7 +6,6 @@ What is found with these is a warning at most: other releases may be installed w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from doctor.facts.derived.shapes import framework_of
 from doctor.model import ABSENT, Facts
@@ -30,8 +29,7 @@ def with_todays_releases(examined: DiagnosisInput, request: Request, rulebook: R
 
     declaration = todays_declaration(names, facts, rulebook.watched_distributions)
     added = (fact for key, fact in declaration.facts.items() if key.endswith(".version"))
-    made = replace(
-        examined,
+    made = examined._replace(
         facts=facts.with_(*(fact for fact in added if facts.value(fact.key) is None)),
         declaration=declaration,
         remarks=examined.notes,
@@ -43,7 +41,7 @@ def with_todays_releases(examined: DiagnosisInput, request: Request, rulebook: R
         return made
     why_not = "no attention library is installed in this environment"
     read = tuple(item for item in examined.read if item.kind != "interpreter")
-    return replace(made, python=None, why_not=why_not, requirements=None, site_dirs=(), target=TODAY, read=read)
+    return made._replace(python=None, why_not=why_not, requirements=None, site_dirs=(), target=TODAY, read=read)
 
 
 def _wanted(facts: Facts, rulebook: Rulebook) -> Iterator[str]:

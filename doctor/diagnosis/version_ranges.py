@@ -8,7 +8,7 @@ All combinations are evaluated where they are few; else each package individuall
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from doctor.facts.vocabulary import fact as make_fact
@@ -117,7 +117,7 @@ def judge_ranges(
         if declaration.today and newest is not None:
             predictions = newest.assessment.predictions
     order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
-    sharpened = replace(base, undetermined=_still_open(base, decided | set(findings)), predictions=predictions)
+    sharpened = base._replace(undetermined=_still_open(base, decided | set(findings)), predictions=predictions)
     return sharpened, tuple(order), newest.assessment if newest else base, notes
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from xml.sax.saxutils import escape, quoteattr
 
 from doctor.model import Finding, Report, Severity, Undetermined
@@ -32,7 +31,7 @@ def diagnosis(report: Report, style: Style) -> str:
         suites = [
             line
             for number, (case, one) in enumerate(zip(report.cases, reports, strict=True))
-            for line in _suite(replace(one, findings=one.findings + whole), number, name_of(case))
+            for line in _suite(one._replace(findings=one.findings + whole), number, name_of(case))
         ]
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>", *suites, "</testsuites>"]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, ReadInput, Reason, Report, Severity
@@ -122,8 +121,8 @@ def alone(report: Report, case: Case) -> Report:
         return tuple(item for item in findings if any(report.cases[number] is case for number in item.cases))
 
     known = {item.rule for item in of_case(report.known)}
-    return replace(
-        report, facts=case.facts, predictions=case.predictions, undetermined=case.undetermined, fixes=(), notes=(),
+    return report._replace(
+        facts=case.facts, predictions=case.predictions, undetermined=case.undetermined, fixes=(), notes=(),
         cases=(), findings=tuple(finding for finding in case.findings if finding.rule not in known),
         known=tuple(finding for finding in case.findings if finding.rule in known),
         ignored=of_case(report.ignored),

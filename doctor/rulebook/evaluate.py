@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from doctor.facts.vocabulary import term
 from doctor.model import (
@@ -32,8 +32,7 @@ from .rule import Library, Rule, as_tuple
 from .rulebook import Rulebook
 
 
-@dataclass(frozen=True)
-class Assessment:
+class Assessment(NamedTuple):
     """Everything the rulebook has to say about one set of facts."""
 
     findings: tuple[Finding, ...]
@@ -281,7 +280,7 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
             continue
         if keys:
             require = {name: interpolate(text, known) for name, text in way.require.items()}
-            way = replace(way, require=require, call=way.call and interpolate(way.call, known))
+            way = way._replace(require=require, call=way.call and interpolate(way.call, known))
         (ways if _may_apply(way, known) else later).append(way)
     return (*ways, *later)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from doctor.errors import NoDiagnosis
@@ -78,7 +78,7 @@ def with_matrices(rulebook: Rulebook, report: Report) -> Report:
         except NoDiagnosis:
             continue
         found += [item._replace(title=f"{item.title} on {gpu}") if gpu and len(grounds) > 1 else item for item in made]
-    return replace(report, matrices=tuple(found))
+    return report._replace(matrices=tuple(found))
 
 
 def _present(known: FactResolver, key: str) -> bool:

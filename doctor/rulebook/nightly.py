@@ -7,7 +7,6 @@ the job that triggers in one of the two releases is a warning that names the rel
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.facts.vocabulary import parse_version
@@ -60,7 +59,7 @@ def judge_nightly(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> A
         for group in assessment.undetermined
         if (rules := tuple(name for name in group.rules if name not in added))
     )
-    return replace(assessment, findings=tuple(order), undetermined=tuple(left))
+    return assessment._replace(findings=tuple(order), undetermined=tuple(left))
 
 
 def _on_the_job(rule: Rule) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from doctor.model import ABSENT
 
@@ -20,8 +21,7 @@ from .rule import Library, Rule
 TRAINER = "workload.trainer"
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """How a job reaches a part: the callers one after the other, the part last; `open` where a condition is unknown."""
 
     steps: tuple[str, ...]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
@@ -85,7 +84,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
         return assessment
     added = [with_reasons(rulebook, item, assessment.known, assessment.predictions) for item in added]
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
-    return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
+    return assessment._replace(findings=tuple(order), undetermined=tuple(open_))
 
 
 def _without(group: Undetermined, found: Sequence[Finding]) -> Iterator[Undetermined]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.requirements import InvalidRequirement
 
@@ -25,16 +25,14 @@ _SPECIAL = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@"
 _INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Packages that stay, packages that alone may move, and the ranges that every new version must be in."""
 
     hold: frozenset[str] = frozenset()
     allow: frozenset[str] = frozenset()  # empty: all may
-    ranges: Mapping[str, str] = field(default_factory=dict)
-    declared: Mapping[str, DeclaredRequirement] = field(
-        default_factory=dict
-    )  # lines of the project's own files, kept where possible
+    ranges: Mapping[str, str] = MappingProxyType({})
+    #: lines of the project's own files, kept where possible
+    declared: Mapping[str, DeclaredRequirement] = MappingProxyType({})
 
     def free(self, package: str) -> bool:
         """Whether the package may change at all."""
@@ -47,7 +45,7 @@ class Limits:
         """
         own = {name: line.range for name, line in self.declared.items() if line.range}
         both = {name: ",".join(filter(None, (self.ranges.get(name), text))) for name, text in own.items()}
-        return replace(self, ranges={**self.ranges, **both}) if own else None
+        return self._replace(ranges={**self.ranges, **both}) if own else None
 
     def source(self, package: str) -> str:
         """The origin of the range of a package: `your constraint`, or the line of the project's own."""

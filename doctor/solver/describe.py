@@ -15,6 +15,7 @@ from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
 from doctor.rulebook.evaluate import Assessment
+from doctor.rulebook.messages import missing_keys
 from doctor.util.call_text import describe_call
 from doctor.util.machine import Machine
 
@@ -247,12 +248,14 @@ def _note(repair: FixSearch, outcome: CandidateFix, after: Assessment, first: bo
         if finding.severity == Severity.WARNING and finding.rule not in warned:
             sentences.append(f"It brings the warning {finding.rule}: {finding.summary}.")
     # A rule about a package that is not named anywhere is unknown before and after.
-    lacking = [(group, [key for key in group.missing if not _unnamed(repair, key)]) for group in after.undetermined]
-    newly = sorted(
-        {rule for group, keys in lacking if keys for rule in group.rules} & (outcome.unclear - repair.unclear)
-    )
+    unclear = {rule for group in after.undetermined for rule in group.rules} & (outcome.unclear - repair.unclear)
+    lacking = {
+        name: [key for key in missing_keys(repair.rulebook.rules[name], after.known) if not _unnamed(repair, key)]
+        for name in sorted(unclear)
+    }
+    newly = [name for name, keys in lacking.items() if keys]
     if newly:
-        missing = sorted({key for group, keys in lacking if set(group.rules) & set(newly) for key in keys})
+        missing = sorted({key for keys in lacking.values() for key in keys})
         more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
         sentences.append(
             f"Not checked on the changed environment: {', '.join(newly)}"

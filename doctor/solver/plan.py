@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier
@@ -35,15 +35,14 @@ class Pick(NamedTuple):
         return way.call is not None or bool({*way.set_env, *way.unset_env} & LOADER_VARIABLES)
 
 
-@dataclass(frozen=True)
-class FixPlan:
+class FixPlan(NamedTuple):
     """The requirements of all picks, joined; packages still as ranges."""
 
     picks: tuple[Pick, ...] = ()
-    require: Mapping[str, str] = field(default_factory=dict)  # package -> range, or ABSENT
-    env: Mapping[str, str] = field(default_factory=dict)  # name -> value, or ABSENT for unset
-    config: Mapping[str, Any] = field(default_factory=dict)  # workload.* key -> value
-    then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold as a consequence; "{key}" = as that fact
+    require: Mapping[str, str] = MappingProxyType({})  # package -> range, or ABSENT
+    env: Mapping[str, str] = MappingProxyType({})  # name -> value, or ABSENT for unset
+    config: Mapping[str, Any] = MappingProxyType({})  # workload.* key -> value
+    then: Mapping[str, Any] = MappingProxyType({})  # facts that hold as a consequence; "{key}" = as that fact
     index_url: str | None = None
 
     def joined(self, pick: Pick) -> FixPlan | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from doctor.facts.libraries.frameworks import caller_named
 from doctor.model import ABSENT, Remedy
@@ -34,8 +33,7 @@ def builds_of(stack: PackageSet, remedy: Remedy) -> Iterator[Remedy]:
     for name in sorted(labels, key=lambda name: (labels[name] != default, -_number(name))):
         if name != label:
             note = f"the CUDA {labels[name]} build of the same release"
-            yield replace(
-                remedy, build=None, require={**remedy.require, package: f"=={public}+{name}"},
+            yield remedy._replace(build=None, require={**remedy.require, package: f"=={public}+{name}"},
                 index_url=_INDEX + name, note=remedy.note or note,
             )  # fmt: skip
 
@@ -52,4 +50,4 @@ def in_terms_of_job(known: FactResolver, remedy: Remedy) -> Remedy:
     if not implementation or not caller_named(known.value("workload.framework")).takes_attn_implementation:
         return remedy
     others = {key: value for key, value in remedy.config.items() if key != "workload.framework"}
-    return replace(remedy, config={**others, "workload.attn_implementation": implementation})
+    return remedy._replace(config={**others, "workload.attn_implementation": implementation})

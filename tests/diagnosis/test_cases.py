@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,8 +39,8 @@ def same(case, alone):
         report = renderer("json")(found, Style())
         return {key: json.loads(report)[key] for key in ("findings", "backends", "undetermined", "facts", "workload")}
 
-    cell = replace(
-        alone, facts=case.facts, findings=case.findings, predictions=case.predictions, undetermined=case.undetermined
+    cell = alone._replace(
+        facts=case.facts, findings=case.findings, predictions=case.predictions, undetermined=case.undetermined
     )
     return plain(cell) == plain(alone)
 
@@ -270,7 +269,7 @@ def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkey
 
     def torch(folder):
         request = project_request_of(TargetOptions(requirements=(folder,)), whole=True)
-        return diagnose(replace(request, fixes=False)).facts.value("torch.version")
+        return diagnose(request._replace(fixes=False)).facts.value("torch.version")
 
     monkeypatch.chdir(tmp_path / "sub")
     (tmp_path / "pyproject.toml").write_text('[tool.attn-doctor]\ngpu = "h100"\n')

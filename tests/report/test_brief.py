@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -81,22 +80,22 @@ def test_a_finding_that_no_fix_of_the_report_clears_shows_its_own(make_report):
     )
     worded = warning("W003", alternatives=(Remedy(note="Ask the platform team."),))
     report = make_report()
-    lines = show(replace(report, findings=(report.findings[0], alone))).splitlines()
+    lines = show(report._replace(findings=(report.findings[0], alone))).splitlines()
     assert lines[lines.index("warning W001: W001 in short") + 1] == "  fix: export A=1"
-    lines = show(replace(report, findings=(report.findings[0], risky))).splitlines()
+    lines = show(report._replace(findings=(report.findings[0], risky))).splitlines()
     at = lines.index("warning W002: W002 in short")
     assert lines[at + 1 : at + 4] == [
         "  fix: (risky: see `-v`)", "    pip install torch==2.8.0", "    unset C",
     ]  # fmt: skip
-    assert "  fix: Ask the platform team." in show(replace(report, findings=(report.findings[0], worded)))
+    assert "  fix: Ask the platform team." in show(report._replace(findings=(report.findings[0], worded)))
     cleared = report.fixes[0]._replace(resolves=("TE900", "W001"))
-    assert "export A=1" not in show(replace(report, findings=(report.findings[0], alone), fixes=(cleared,)))
+    assert "export A=1" not in show(report._replace(findings=(report.findings[0], alone), fixes=(cleared,)))
 
 
 def test_several_warnings_next_to_an_error_take_a_line_each(make_report):
     report = make_report()
     long = warning("W001", alternatives=(Remedy(set_env={"A": "1"}),))._replace(summary="word " * 40)
-    text = show(replace(report, findings=(report.findings[0], long, warning("W002"))))
+    text = show(report._replace(findings=(report.findings[0], long, warning("W002"))))
     lines = text.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("warning W001: word"))
     assert lines[at].endswith(" …") and len(lines[at]) <= WIDTH
@@ -132,13 +131,13 @@ def test_a_command_of_a_fix_is_never_broken_into_lines(make_report):
     report = make_report()
     change = report.fixes[0].changes[0]._replace(kind=ChangeKind.CALL, name=command, after=None)
     fix = report.fixes[0]._replace(title=f"Run `{command}`", changes=(change,), plan=InstallPlan())
-    assert f"      {command}\n" in show(replace(report, fixes=(fix,)))
+    assert f"      {command}\n" in show(report._replace(fixes=(fix,)))
 
 
 def test_several_errors_are_all_named(make_report):
     report = make_report()
     findings = tuple(report.findings[0]._replace(rule=f"T{number:03}") for number in range(8))
-    text = show(replace(report, findings=findings))
+    text = show(report._replace(findings=findings))
     assert all(f"error T{number:03}:" in text for number in range(8))
     assert "(and 7 more)" in text.splitlines()[0]
 

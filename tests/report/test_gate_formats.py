@@ -4,7 +4,6 @@ import json
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,8 +30,7 @@ def declared(report, **changes):
     torch = Fact("torch.version", "2.6.0", "ci/requirements.txt:7", raw="torch==2.6.0  # the trainer's")
     first = report.findings[0]
     fix = report.fixes[0]._replace(changes=report.fixes[0].changes[:1])
-    return replace(
-        report,
+    return report._replace(
         facts=report.facts.with_(torch),
         findings=(first, *report.findings[1:]),
         fixes=(fix,),
@@ -73,7 +71,7 @@ def test_a_source_that_leads_in_circles_ends(report):
     one = Fact("torch.cuda", "12.4", "derived from torch.cuda_major")
     two = Fact("torch.cuda_major", "12", "derived from torch.cuda")
     finding = report.findings[0]._replace(evidence=(Evidence("torch.cuda", "", "", one, True),))
-    assert place_of(replace(report, facts=Facts([one, two])), finding) is None
+    assert place_of(report._replace(facts=Facts([one, two])), finding) is None
 
 
 class TestSarif:
@@ -87,7 +85,7 @@ class TestSarif:
         assert (result["ruleId"], result["level"]) == ("TE900", "error")
 
     def test_rules_are_listed_once_and_results_point_at_them(self, report):
-        twice = replace(report, findings=(*report.findings, report.findings[0]))
+        twice = report._replace(findings=(*report.findings, report.findings[0]))
         run = self.load(twice)
         rules = run["tool"]["driver"]["rules"]
         assert [rule["id"] for rule in rules] == ["TE900", "FA900"]
@@ -99,7 +97,7 @@ class TestSarif:
         def fingerprint(version, source):
             fact = Fact("torch.version", version, source)
             finding = report.findings[0]._replace(evidence=(Evidence("torch.version", "<2.7", ">=2.7", fact, True),))
-            return self.load(replace(report, findings=(finding,)))["results"][0]["partialFingerprints"]
+            return self.load(report._replace(findings=(finding,)))["results"][0]["partialFingerprints"]
 
         assert fingerprint("2.6.0", "a.txt:7") == fingerprint("2.6.0", "b.txt:70")
         assert fingerprint("2.6.0", "a.txt:7") != fingerprint("2.5.1", "a.txt:7")
@@ -118,12 +116,12 @@ class TestSarif:
     )
     def test_a_line_that_a_version_alone_would_break_is_not_edited(self, raw, report):
         whole = declared(report)
-        whole = replace(whole, facts=whole.facts.with_(Fact("torch.version", "2.6.0", "a.txt:7", raw=raw)))
+        whole = whole._replace(facts=whole.facts.with_(Fact("torch.version", "2.6.0", "a.txt:7", raw=raw)))
         assert "fixes" not in self.load(whole)["results"][0]
 
     def test_half_a_fix_is_none(self, report):
         """The sample's fix also sets a variable, which no line of the file can carry."""
-        whole = replace(declared(report), fixes=report.fixes)
+        whole = declared(report)._replace(fixes=report.fixes)
         assert isinstance(whole.fixes[0], Fix)
         assert "fixes" not in self.load(whole)["results"][0]
 
@@ -135,7 +133,7 @@ class TestSarif:
     def test_file_names_become_uris(self, file, report):
         fact = Fact("torch.version", "2.6.0", f"{file}:1")
         finding = report.findings[0]._replace(evidence=(Evidence("torch.version", "", "", fact, True),))
-        place = self.load(replace(report, findings=(finding,)))["results"][0]["locations"][0]["physicalLocation"]
+        place = self.load(report._replace(findings=(finding,)))["results"][0]["locations"][0]["physicalLocation"]
         uri = place["artifactLocation"]["uri"]
         assert re.fullmatch(r"(file:///)?[A-Za-z0-9._/%-]+", uri)
 
@@ -213,7 +211,7 @@ class TestGithub:
     def test_commas_and_colons_do_not_end_a_property(self, report):
         fact = Fact("torch.version", "2.6.0", "a,b:c.txt:4")
         finding = report.findings[0]._replace(evidence=(Evidence("torch.version", "", "", fact, True),))
-        assert show("github", replace(report, findings=(finding,))).startswith("::error file=a%2Cb%3Ac.txt,line=4,")
+        assert show("github", report._replace(findings=(finding,))).startswith("::error file=a%2Cb%3Ac.txt,line=4,")
 
 
 class TestMarkdown:
@@ -226,7 +224,7 @@ class TestMarkdown:
         from doctor.model import Remedy
 
         finding = report.findings[0]._replace(alternatives=(Remedy(call="x = '```'"),))
-        text = show("markdown", replace(report, findings=(finding,)))
+        text = show("markdown", report._replace(findings=(finding,)))
         assert "````sh\nx = '```'\n````" in text
 
 
@@ -236,7 +234,7 @@ def test_a_hostile_fact_stays_text(name, report):
     finding = report.findings[0]._replace(
         message=EVIL, summary=EVIL, why=EVIL, evidence=(Evidence(EVIL, "", EVIL, evil, True),)
     )
-    text = show(name, replace(report, findings=(finding,), notes=(EVIL,), facts=report.facts.with_(evil)))
+    text = show(name, report._replace(findings=(finding,), notes=(EVIL,), facts=report.facts.with_(evil)))
     assert "\x1b" not in text
     if name == "sarif":
         json.loads(text)
@@ -263,5 +261,5 @@ def test_an_annotation_says_its_headline_and_its_message_once(report):
 
 def test_a_line_of_code_to_write_is_no_change_from_nothing_in_a_comment(report):
     change = report.fixes[0].changes[0]._replace(kind="call", name="x = pad(x)", before=None, after="x = pad(x)")
-    text = show("markdown", replace(report, fixes=(report.fixes[0]._replace(changes=(change,), resolves=()),)))
+    text = show("markdown", report._replace(fixes=(report.fixes[0]._replace(changes=(change,), resolves=()),)))
     assert "→" not in text.split("### Fix")[1] and "Fixes ." not in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -98,14 +97,14 @@ def test_everything_the_report_says_is_on_the_page():
 
 def test_no_two_regions_of_a_page_have_the_same_name():
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml")
-    page = Page(render(replace(report, findings=report.findings * 2), "html"))
+    page = Page(render(report._replace(findings=report.findings * 2), "html"))
     names = [found["aria-label"] for _, found in page.tags if found.get("role") == "region"]
     assert len(names) == len(set(names))
 
 
 def test_a_command_in_backticks_is_one_also_where_its_file_breaks_the_line():
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml", fixes=False)
-    text = render(replace(report, notes=("say `attn-doctor\n  backends` first",)), "html")
+    text = render(report._replace(notes=("say `attn-doctor\n  backends` first",)), "html")
     assert "say <code>attn-doctor backends</code> first" in text
 
 
@@ -115,7 +114,7 @@ def test_hostile_facts_stay_text():
     finding = report.findings[0]._replace(message=EVIL, summary=EVIL, why=EVIL, references=(f"javascript:{EVIL}",),
         evidence=(Evidence(EVIL, "", EVIL, evil, True),),
     )  # fmt: skip
-    text = render(replace(report, findings=(finding,), notes=(EVIL,), facts=report.facts.with_(evil)), "html")
+    text = render(report._replace(findings=(finding,), notes=(EVIL,), facts=report.facts.with_(evil)), "html")
     page = Page(text)
     assert text.count("<script>") == 1 and "<img" not in text and "\x1b" not in text
     assert "{{ 7*7 }}" in page.text
@@ -263,7 +262,7 @@ def test_there_is_one_block_of_fixes_and_findings_link_to_it():
 def test_addresses_in_sources_and_reasons_are_links():
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml", run=False)
     finding = report.findings[0]._replace(references=("see https://example.org/a_(b), and <x>",))
-    text = render(replace(report, findings=(finding,)), "html")
+    text = render(report._replace(findings=(finding,)), "html")
     assert (
         '<li>see <a href="https://example.org/a_" rel="noreferrer">https://example.org/a_</a>(b), and &lt;x&gt;' in text
     )

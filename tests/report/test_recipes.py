@@ -11,7 +11,6 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ def test_what_is_compiled_is_compiled_again_where_torch_moves_and_what_stays_is_
     assert lines[-1] == f"{lead}pip install --no-build-isolation transformer-engine-torch==2.1.0"
     report = incident("d")
     compiled = next(fix for fix in report.fixes if fix.changes_packages)
-    lines = fragment(name, replace(report, fixes=(compiled,))).splitlines()
+    lines = fragment(name, report._replace(fixes=(compiled,))).splitlines()
     wheel = next(line for line in lines if "cu12torch2.8cxx11abiTRUE-cp312" in line)
     assert wheel.endswith(" || pip install --no-build-isolation --no-cache-dir flash-attn==2.8.3")
 
@@ -225,7 +224,7 @@ def upgrade(name: str, *said: tuple[str, str]) -> Report:
     found = evaluate(builtin_rulebook(), report.facts)
     newer = solve(builtin_rulebook(), report.facts, found, limits=Limits(ranges={"torch": ">=2.7"}))
     fixes = [fix for fix in (*newer, *report.fixes) if fix.changes_packages and not fix.plan.overridden]
-    return replace(report, fixes=tuple(fixes))
+    return report._replace(fixes=tuple(fixes))
 
 
 def tables_of(text: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def test_e_does_not_check_the_registry_for_a_container_build():
     report = incident("e")
     found = evaluate(rulebook(), report.facts)
     more = solve(rulebook(), report.facts, found, budget=SearchBudget(fixes=4))  # the last one compiles
-    text = render_pins(replace(report, fixes=more))
+    text = render_pins(report._replace(fixes=more))
     assert "torch" not in required(text) and "transformer-engine" in required(text)
     assert "torch 2.4.0a0+3bcc3cddb5.nv24.07 is not in the records of 2" in text
 

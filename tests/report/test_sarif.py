@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from email.message import Message
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -88,7 +87,7 @@ def test_several_cases_are_accepted(at_home):
 
 def test_a_long_description_is_cut(report):
     finding = report.findings[0]._replace(why="word " * 400, backends=tuple(f"te.b{n}" for n in range(40)))
-    run = accepted_by_code_scanning(renderer("sarif")(replace(report, findings=(finding,)), Style()))
+    run = accepted_by_code_scanning(renderer("sarif")(report._replace(findings=(finding,)), Style()))
     assert run["tool"]["driver"]["rules"][0]["fullDescription"]["text"].endswith("…")
 
 
@@ -106,7 +105,7 @@ class TestHome:
     def test_the_line_of_the_pin_comes_first(self, report, finding):
         pin, job = Fact("torch.version", "2.6.0", "a.txt:7"), Fact("workload.mask", "causal", "job.yaml: mask")
         inputs = (InputFile("workload", "jobs/job.yaml"), InputFile("project", "pyproject.toml"))
-        assert home_of(replace(report, inputs=inputs), finding(job, pin)).file == "a.txt"
+        assert home_of(report._replace(inputs=inputs), finding(job, pin)).file == "a.txt"
 
     @pytest.mark.parametrize(("source", "kind", "path"), [
         ("job.yaml: mask", "workload", "jobs/job.yaml"), ("config.json: head_dim", "model", "m/config.json"),
@@ -114,16 +113,16 @@ class TestHome:
     ])  # fmt: skip
     def test_then_the_file_that_the_evidence_names(self, source, kind, path, report, finding):
         inputs = (InputFile("project", "pyproject.toml"), InputFile(kind, path))
-        place = home_of(replace(report, inputs=inputs), finding(Fact("workload.mask", "causal", source)))
+        place = home_of(report._replace(inputs=inputs), finding(Fact("workload.mask", "causal", source)))
         assert (place.file, place.line) == (path, 1)
 
     def test_then_the_first_declared_line_then_file_then_the_project_then_the_facts(self, report, finding):
         derived = finding(Fact("gpu.sm", "9.0", "--gpu h100"))
         every = (InputFile("declared", "conda.lock"), InputFile("project", "p/pyproject.toml"), InputFile("facts", "f"))
         pinned = Facts([Fact("torch.version", "2.6.0", "a.txt:7")])
-        assert home_of(replace(report, facts=pinned, inputs=every), derived).file == "a.txt"
+        assert home_of(report._replace(facts=pinned, inputs=every), derived).file == "a.txt"
         for number, file in enumerate(("conda.lock", "p/pyproject.toml", "f", "pyproject.toml")):
-            assert home_of(replace(report, inputs=every[number:]), derived).file == file
+            assert home_of(report._replace(inputs=every[number:]), derived).file == file
 
 
 def test_the_files_of_a_request_are_those_that_exist(at_home):

@@ -40,7 +40,7 @@ def diagnose_after(
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
     examined = DiagnosisInput(facts, None if why_not else python, why_not, variables=variables)
-    after = diagnose(replace(request, fixes=False, run=True), on_step, examined)
+    after = diagnose(request._replace(fixes=False, run=True), on_step, examined)
     return after, why_not or ("" if after.kernels_run else "no kernel program covers this job")
 
 

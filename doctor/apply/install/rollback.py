@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
@@ -82,8 +82,8 @@ def roll_back(
             f"errors now: {found}" if report.rulebook else "no attention libraries are installed",
         )
     )
-    return replace(
-        report, proof=Verification(VerificationKind.ROLLBACK, kept.fix or None, tuple(steps), tilde(str(kept.path)))
+    return report._replace(
+        proof=Verification(VerificationKind.ROLLBACK, kept.fix or None, tuple(steps), tilde(str(kept.path)))
     )
 
 
@@ -157,7 +157,7 @@ def _plan_text(kept: frozen.Freeze, undoing: Undoing, work: Work, rules: Sequenc
 def _report(request: Request, on_step: Callable[[str], None]) -> Report:
     began = time.monotonic()
     try:
-        return diagnose(replace(request, fixes=False, run=False), on_step)
+        return diagnose(request._replace(fixes=False, run=False), on_step)
     except NoDiagnosis as problem:
         seconds = round(time.monotonic() - began, 3)
         return Report(TOOL, {}, Facts(), (), (), (), (), {"total": seconds}, notes=(problem.message,))

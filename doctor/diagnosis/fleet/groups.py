@@ -229,7 +229,7 @@ def _checked(number: int, digest: str, group: _Group, request: Request, rulebook
     try:
         given = DiagnosisInput(facts, None, "the facts come from another node", target=target)
         examined = with_job(given, request, InputCache(rulebook, request))
-        report = diagnose(replace(request, run=False, fixes=False), examined=examined)
+        report = diagnose(request._replace(run=False, fixes=False), examined=examined)
     except DoctorError as problem:
         return EnvironmentGroup(number, digest, nodes, None, problem.message)
     return EnvironmentGroup(number, digest, nodes, _light(report))
@@ -237,7 +237,7 @@ def _checked(number: int, digest: str, group: _Group, request: Request, rulebook
 
 def _light(report: Report) -> Report:
     """Return the report without the facts of unrelated packages: a thousand groups fit into memory."""
-    return replace(report, undetermined=report.undetermined[:50])
+    return report._replace(undetermined=report.undetermined[:50])
 
 
 def _outliers(rulebook: Rulebook, groups: Sequence[_Group]) -> Iterator[Outlier]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from doctor.model import Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
@@ -115,12 +114,12 @@ def _remedies(
         named = {name: stack.owner(groups[name]) for name in _installed_names(remedy)}
         strange = next((name for name, owner in named.items() if not stack.is_registered(owner)), None)
         if strange is not None:
-            yield replace(remedy, require={}, call=None, note=_from_its_project(groups[strange], remedy))
+            yield remedy._replace(require={}, call=None, note=_from_its_project(groups[strange], remedy))
             continue
         call = _filled(remedy.call, {**groups, **{name: owner for name, owner in named.items() if owner}})
         note = _filled(remedy.note, groups)
         ranges = {_filled(name, groups) or name: wanted for name, wanted in _ranges(remedy, known)}
-        yield replace(remedy, require=ranges, call=call, note=note)
+        yield remedy._replace(require=ranges, call=call, note=note)
 
 
 def _from_its_project(package: str, remedy: Remedy) -> str:

@@ -161,7 +161,7 @@ class LogExplainer:
         from doctor.solver.solve import solve  # door: solver
 
         requirements = self.target.requirements if self.target is not None else None
-        alone = replace(assessment, findings=(finding,))
+        alone = assessment._replace(findings=(finding,))
         solved = solve(self.rulebook, assessment.known.given, alone, installed=requirements, thorough=False)
         return replace(item, fixes=tuple(fix for fix in solved if finding.rule in fix.resolves))
 

@@ -7,8 +7,8 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
@@ -46,23 +46,22 @@ class Ignore(NamedTuple):
         return f"{self.reason} ({f'{self.owner}, ' if self.owner else ''}until {self.until})"
 
 
-@dataclass(frozen=True)
-class Defaults:
+class Defaults(NamedTuple):
     """The defaults of a project for command-line options."""
 
     fail_on: str | None = None
     gpus: tuple[str, ...] = ()  # for machines without one, such as CI runners
     models: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
-    workload_facts: Facts = field(default_factory=Facts)
+    workload_facts: Facts = Facts()
     requirements: tuple[str, ...] = ()  # the files that declare its environment
-    environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> files, where it has several
+    environments: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # name -> files, where it has several
     rules: tuple[str, ...] = ()
-    ignored: Mapping[str, str] = field(default_factory=dict)  # rule id -> reason and expiry
-    ignored_at: Mapping[str, str] = field(default_factory=dict)  # rule id -> file and line
+    ignored: Mapping[str, str] = MappingProxyType({})  # rule id -> reason and expiry
+    ignored_at: Mapping[str, str] = MappingProxyType({})  # rule id -> file and line
     expired: tuple[Ignore, ...] = ()  # entries whose date has passed
     folder: Path | None = None  # of the pyproject.toml
-    places: Mapping[str, str] = field(default_factory=dict)  # file that the section names -> line that names it
+    places: Mapping[str, str] = MappingProxyType({})  # file that the section names -> line that names it
 
     @contextlib.contextmanager
     def naming(self, names: Iterable[str]) -> Iterator[None]:

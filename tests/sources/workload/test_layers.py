@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,9 @@ def test_a_finding_of_other_layers_names_them_and_a_setting_overrides_them(tmp_p
     stack = {"torch.version": "2.8.0", "flash-attn.version": "2.8.3", "python.version": "3.12.3", "gpu.sm": "9.0"}
     facts.write_text(json.dumps(stack))
     request = Request(facts=(str(facts),), model=str(config(tmp_path, MIXED)), fixes=False, run=False)
-    wide = diagnose(replace(request, settings=("workload.framework=flash_attn",)))
+    wide = diagnose(request._replace(settings=("workload.framework=flash_attn",)))
     assert any("in the full_attention layers: " in item.message for item in wide.findings)
-    narrow = diagnose(replace(request, settings=("workload.framework=flash_attn", "head_dim=128")))
+    narrow = diagnose(request._replace(settings=("workload.framework=flash_attn", "head_dim=128")))
     assert not any("layers: " in item.message for item in narrow.findings)
 
 
