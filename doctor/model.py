@@ -1,5 +1,7 @@
 """The nouns of a diagnosis, all frozen: facts go in, a report comes out; none reads a file or knows a rule."""
 
+# No postponed annotations: a named tuple would compile each of them again, at every start.
+
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType

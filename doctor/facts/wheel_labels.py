@@ -12,7 +12,7 @@
 Digits without dots are read in every way that a release of torch allows; the CUDA of the label rules out the rest.
 """
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 import re
 from functools import lru_cache

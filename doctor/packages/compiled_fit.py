@@ -7,7 +7,7 @@ says where it comes from. It reads no file but the records, so that `explain` ca
     fit_of("mamba-ssm", "2.2.5", Wanted(sm="12.0", cuda="13.0")).gpu.answer  # False
 """
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 from collections.abc import Sequence
 from typing import NamedTuple

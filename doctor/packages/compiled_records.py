@@ -5,7 +5,7 @@ export its symbols, and the C library that it needs. `sources`: what the build o
 has no wheel of. `scripts/release/record_wheels.py` reads both from the registry's files.
 """
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 import functools
 import json

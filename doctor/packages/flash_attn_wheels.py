@@ -4,7 +4,7 @@ The table says what each release's workflow builds, so a wheel is *expected*: th
 wheels that came later are *published*: public lock files name them with their hashes.
 """
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 import functools
 import json
@@ -236,12 +236,17 @@ def table(version: str | None = None, torch: str | None = None, path: Path | Non
     if path is None:
         path = rules_dir() / "index" / "flash_attn_wheels.json"
     try:
-        body = json.loads(path.read_text("utf-8"))
-        return tuple(_wheels(body, version, torch))
+        return tuple(_wheels(_read(path), version, torch))
     except (OSError, ValueError, KeyError) as problem:
         raise DoctorError(
             f"the table of wheels `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
         ) from None
+
+
+@functools.cache
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
 
 
 def _wheels(body: dict[str, Any], only: str | None, for_torch: str | None) -> Iterator[Wheel]:

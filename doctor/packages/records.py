@@ -3,7 +3,7 @@
 This module knows the kinds of statements and no package. Sources are handed the records, as they load no rulebook.
 """
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

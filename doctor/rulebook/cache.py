@@ -34,7 +34,6 @@ from doctor.util.open_flags import FOLDER
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
-from .schema import LIBRARY, checked_sources, declare_words, is_checked, parsed_file
 
 LOGGER = logging.getLogger(__name__)
 
@@ -199,6 +198,14 @@ def _compile_folder(folder: RuleFolder) -> CompiledRules:
 
 
 def _compile(files: list[Path], folder: str = "") -> CompiledRules:
+    from .schema import (  # door: the form of rule files, which a start from the cache skips
+        LIBRARY,
+        checked_sources,
+        declare_words,
+        is_checked,
+        parsed_file,
+    )
+
     described = {path: parsed_file(path) for path in files if path.name == LIBRARY}
     for shape, content in described.values():  # of all libraries first: any condition may use their words
         declare_words(shape, content)

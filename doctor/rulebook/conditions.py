@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple, Protocol
 
@@ -86,16 +86,18 @@ class Leaf(Condition):
         """`work_out` raises DoctorError for a value that does not fit the key."""
         self.key = key
         self._work_out = work_out
+        self._meaning: Meaning | None = None  # thousands are made: a cached property takes longer
 
-    @cached_property
+    @property
     def meaning(self) -> Meaning:
         """What the wanted value says; DoctorError if it does not fit the key."""
-        return self._work_out()
+        if self._meaning is None:
+            self._meaning = self._work_out()
+        return self._meaning
 
-    @cached_property
-    def test(self) -> Callable[[Any], bool | None]:
+    def test(self, value: Any) -> bool | None:
         """Whether a value is as wanted."""
-        return self.meaning.test
+        return (self._meaning or self.meaning).test(value)
 
     @property
     def text(self) -> str:
@@ -104,7 +106,7 @@ class Leaf(Condition):
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         value = known.look_up(self.key).value
-        return None if value is None else self.test(value)
+        return None if value is None else (self._meaning or self.meaning).test(value)
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
         yield self
@@ -254,7 +256,7 @@ def parse_conditions(when: Any, leaf: Callable[[str, Any], Leaf] | None = None) 
     `leaf` makes the condition on one key: by default on a fact of the vocabulary, `observation` on what a kernel saw.
     """
     leaf = leaf or _fact_leaf
-    if not isinstance(when, Mapping) or not when:
+    if not isinstance(when, (dict, Mapping)) or not when:  # nearly all are a dict, which is seen at once
         raise DoctorError("a condition needs a mapping of fact keys")
     parts: list[Condition] = []
     for key, wanted in when.items():

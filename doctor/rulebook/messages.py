@@ -13,6 +13,7 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.util.units import human_bytes
 
+from .conditions import All
 from .resolver import FactResolver
 from .rule import Rule
 
@@ -25,8 +26,10 @@ _WITH_UNIT = re.compile(rf"{PLACEHOLDER.pattern}( bytes\b)?")
 def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
     """The missing facts, of those a user can give, that leave the rule undetermined."""
     keys: dict[str, None] = {}
-    for key in rule.when.open_keys(known):
-        keys.update(dict.fromkeys(known.missing(key)))
+    when = rule.when  # it is not false, so that no part is
+    for part in when.parts if isinstance(when, All) else (when,):
+        for key in part.open_keys(known):
+            keys.update(dict.fromkeys(known.missing(key)))
     if rule.fails_at_run and not keys:
         keys.update(dict.fromkeys(known.missing(f"{rule.fails_at_run[0].split('.')[0]}.selected")))
     return tuple(sorted(keys))

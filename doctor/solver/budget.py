@@ -3,7 +3,7 @@
 An exhausted bound changes the answer. `SearchBudget.trace` reports each one, and what was tried before it.
 """
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 import logging
 from collections.abc import Callable, Mapping

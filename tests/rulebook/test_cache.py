@@ -16,6 +16,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.rulebook import cache as compiled
+from doctor.rulebook import schema
 
 RULE = """\
 id: {id}
@@ -55,7 +56,7 @@ def no_yaml(monkeypatch):
     def refuse(*_):
         raise AssertionError("parsed YAML although the cache is fresh")
 
-    monkeypatch.setattr(compiled, "parsed_file", refuse)
+    monkeypatch.setattr(schema, "parsed_file", refuse)
 
 
 def cache_files(tmp_path):

@@ -1,6 +1,6 @@
 """Typed records of what libraries say about jobs: how a trainer is started, and what its options mean."""
 
-from __future__ import annotations
+# No postponed annotations: a named tuple would compile each of them again, at every start.
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
