@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
 from doctor.report.rule_page import as_markdown, as_text, kind_of, page_of
+from doctor.rulebook.authoring import scaffold
 from doctor.rulebook.authoring.tests import failure_text, run_rule_tests
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
@@ -158,10 +159,8 @@ def new_rule(
     folder: Annotated[str, typer.Option(metavar="DIR", help="Where rules are kept.")] = "rules",
 ) -> int:
     """Start a rule file."""
-    from doctor.rulebook.authoring.scaffold import new_rule, next_id
-
     place = Path(folder)
-    path = new_rule(library, rule_id or next_id(library, place), name, place)
+    path = scaffold.new_rule(library, rule_id or scaffold.next_id(library, place), name, place)
     write(f"{path}\n", None)
     return 0
 

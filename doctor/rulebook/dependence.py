@@ -18,7 +18,7 @@ from .resolver import FactResolver
 from .rulebook import Rulebook
 
 _VERSION, _GIVEN = ".version", ".given"
-#: A change of these may change any fact: whether a package that nobody names is absent.
+#: A change of these may change any fact: whether a package that no rule names is absent.
 _OF_EVERYTHING = frozenset({"distributions.complete"})
 
 

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from doctor.rulebook import cache as compiled
+from doctor.rulebook import schema
 
 RULE = """\
 id: {id}
@@ -50,7 +51,7 @@ def parses_no_yaml(monkeypatch):
     def refuse(path):
         raise AssertionError(f"parsed {path}")
 
-    monkeypatch.setattr(compiled, "parsed_file", refuse)
+    monkeypatch.setattr(schema, "parsed_file", refuse)
 
 
 def test_no_rule_file_is_parsed_after_an_install(install, monkeypatch):
