@@ -129,8 +129,8 @@ def _shown(proof: Proof, version: str, releases: Releases) -> Shown:
             return Shown("", f"has `{name}`")
         return Shown(hashlib.sha256(name.encode()).hexdigest()[:12], f"lacks `{name}`")
     if proof.kind == WHEEL:
-        files = {f"{package} {version}": wheel_record(package, version)}
-        return shown_in(files, proof.body["shows"], proof.body.get("hides"))
+        record = {f"{package} {version}": wheel_record(package, version)}
+        return shown_in(record, proof.body["shows"], proof.body.get("hides"))
     files = releases.files(package, version, proof.files)
     if proof.kind == IMPORT:
         return _imported(proof, files)
