@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis
@@ -16,12 +16,14 @@ from doctor.rulebook.rule import Library, as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
+from doctor.runner.run import PrewarmedProcess
 from doctor.util.resources import programs_dir
 
 from .carried_words import SDPA, dropped
 from .confirm import job_of, words_of
 from .examine import examine
 from .judge import TOOL, Clock, apply_rules, require_subject
+from .prewarm import prewarm_kernels
 from .request import Request
 
 PROGRAM = "measure"
@@ -49,6 +51,9 @@ _RANKS = {
         ("sdpa", "hf", "torch", "fa", "te", "xformers", "flex.triton", "sageattention", "natten")
     )
 }
+
+#: Measured when everything else was: it serves to find errors, not to train.
+_SLOWEST = ("flex.eager",)
 
 
 class Call(NamedTuple):
@@ -95,7 +100,12 @@ def measure_speed(
 
     `lengths` in tokens replace its own; `compiled`: measure what torch.compile changes, too.
     """
-    return run_plans([plan_speed(request, lengths, device, compiled)], on_step)[0]
+    ahead = prewarm_kernels(replace(request, run=True)) if device == "cuda" else None
+    try:
+        return run_plans([plan_speed(request, lengths, device, compiled)], on_step, ahead)[0]
+    finally:
+        if ahead is not None:
+            ahead.close()
 
 
 def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: bool) -> SpeedPlan:
@@ -122,17 +132,26 @@ def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: 
     )  # fmt: skip
 
 
-def run_plans(plans: Sequence[SpeedPlan], on_step: Callable[[str], None] = lambda text: None) -> list[Speed]:
-    """Measure several jobs of one interpreter in as few processes as possible."""
+def run_plans(
+    plans: Sequence[SpeedPlan],
+    on_step: Callable[[str], None] = lambda text: None,
+    ahead: PrewarmedProcess | None = None,
+    limit: float | None = None,
+) -> list[Speed]:
+    """Measure several jobs of one interpreter in as few processes as possible.
+
+    `ahead` has imported torch already; `limit`: seconds for all jobs together, in place of those for each.
+    """
     clock = Clock()
     requests: list[list[dict[str, Any]]] = []
     until = 0.0
     for plan in plans:
         until += plan.budget
-        requests.append(list(requests_of(plan, until)))
+        requests.append(list(requests_of(plan, until if limit is None else limit)))
     first = plans[0]
     on_step(f"measuring {sum(map(len, requests))} calls in {first.python} …")
-    runner = KernelRunner(first.python, first.timeout, programs_dir(), None, first.variables)
+    ready = ahead if ahead is not None and ahead.python == first.python else None
+    runner = KernelRunner(first.python, first.timeout, programs_dir(), ready, first.variables)
     answers = runner.run({PROGRAM: [request for several in requests for request in several]})[PROGRAM]
     clock.lap("measure")
     found, place = [], 0
@@ -188,10 +207,12 @@ def requests_of(plan: SpeedPlan, until: float) -> Iterator[dict[str, Any]]:
         return {**shape, **env, **words}
 
     for shape in plan.shapes:
-        yield from (one(shape, call, False) for call in plan.calls)
+        yield from (one(shape, call, False) for call in plan.calls if call.id not in _SLOWEST)
     if plan.compiled and plan.device != "cpu":
         for shape in plan.shapes:
             yield from (one(shape, call, True) for call in plan.calls if call.compiled)
+    for shape in plan.shapes:
+        yield from (one(shape, call, False) for call in plan.calls if call.id in _SLOWEST)
 
 
 def _speed(

@@ -68,6 +68,7 @@ class Measurement:
     ms_spread: float | None = None  # between the first and the third quartile
     ms_forward: float | None = None  # median of the forward pass alone
     ms_launch: float | None = None  # what the CPU needs to start a step; above `ms` the CPU limits an eager job
+    seconds_first: float | None = None  # of the first call, in which plans are built and code is compiled
     repeats: int | None = None
     clock: str = "cuda"
     tflops: float | None = None  # 10^12 operations per second that the mask leaves; backward counts 2.5 times forward

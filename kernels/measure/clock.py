@@ -5,7 +5,7 @@ import time
 #: Seconds that the repetitions of one call may take, and how many there are at least and at most.
 SECONDS, LEAST, MOST = 0.15, 7, 60
 #: Above SLOW seconds a call is repeated three times, above SLOWEST it is run once.
-SLOW, SLOWEST = 0.4, 2.0
+SLOW, SLOWEST = 0.1, 0.6
 #: Launches are hidden up to this many seconds; a longer call hides them itself.
 COVERED = 5e-3
 #: Bytes that are written between two repetitions: more than the L2 cache of any GPU on the market.

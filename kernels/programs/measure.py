@@ -6,6 +6,7 @@ Request: the workload's keys, and `measured`: the id of a backend as `attn-docto
 """
 
 import json
+import os
 import sys
 import time
 
@@ -20,7 +21,8 @@ from ..protocol import Refused, Unavailable, step
 #: Parts of the messages of libraries about a job that they do not support.
 REFUSALS = (
     "only support", "not support", "must be", "should be", "No operator found", "unsupported", "NYI", "No kernel image",
-    "FlashAttention", "is not implemented", "not implemented for", "Expected", "requires",
+    "FlashAttention", "is not implemented", "not implemented for", "Expected", "requires", "No valid triton configs",
+    "NoValidChoicesError", "out of resource",
 )  # fmt: skip
 #: Milliseconds of a step above which it is not run twice to see whether the results are equal.
 ONCE = 800.0
@@ -113,6 +115,8 @@ def _prepared(torch, request, device):
 
 
 def _compiled(torch, function):
+    # A call has one or two kernels: to start a pool of compiling processes takes longer than to compile them here.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -173,7 +177,8 @@ def _measure(torch, engine, function, inputs, dout, observed):
     step("{}: first call".format(backend))
     if hasattr(engine, "accept"):
         engine.accept(*one.inputs)
-    seconds_of(torch, job.device, one)
+    _, first = seconds_of(torch, job.device, one)
+    observed["seconds_first"] = round(first, 3)
     step("{}: memory".format(backend))
     if gpu:
         (_, parts, peak), seconds = seconds_of(torch, job.device, one.weighed)
@@ -186,9 +191,11 @@ def _measure(torch, engine, function, inputs, dout, observed):
     whole = forward = timed(torch, job.device, one, seconds)
     if one.backward:
         forward = timed(torch, job.device, one.forward, seconds)
+    several = len(whole.times) > 2
     observed.update(
-        ms=round(whole.median, 5), ms_spread=round(whole.spread, 5), ms_forward=round(forward.median, 5),
-        repeats=len(whole.times), ms_launch=None if whole.launch is None else round(whole.launch, 4),
+        ms=round(whole.median, 5), ms_spread=round(whole.spread, 5) if several else None,
+        ms_forward=round(forward.median, 5), repeats=len(whole.times),
+        ms_launch=None if whole.launch is None else round(whole.launch, 4),
     )  # fmt: skip
 
 

@@ -3,24 +3,26 @@
 
     python scripts/gpu/measure_jobs.py --output records.jsonl [--only NAME …] [--again NAME …] [--alone NAME …]
 
-A line of the output is a record of `doctor/facts/measurement.py` with the name of its job and the number of the run.
-The jobs share a process. `--again`: these are measured a second time in a new one. `--compiled`: these through
-torch.compile, too.
+A line of the output is a record of `doctor/facts/measurement.py` with its job and its run. Jobs share a process: first
+what needs no compiler, then flex_attention, then the jobs of `--again` in a new process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from doctor.diagnosis.request import Request
-from doctor.diagnosis.speed import SpeedPlan, plan_speed, run_plans
+from doctor.diagnosis.speed import SpeedPlan, measure_speed, plan_speed, run_plans
 from doctor.report.formats import renderer
 from doctor.report.speed_model import Speed
 from doctor.report.style import Style
@@ -49,13 +51,19 @@ JOBS: dict[str, dict[str, Any]] = {
 SHARED = {"framework": "torch_sdpa", "dtype": "bfloat16", "mask": "causal", "batch_size": 1, "training": True}
 
 
-def plan_of(name: str, lengths: tuple[int, ...] = (), *, compiled: bool = True) -> SpeedPlan:
-    """Return what is measured of a job, in the interpreter that runs this script."""
+@contextlib.contextmanager
+def job_file(name: str) -> Iterator[Request]:
+    """Give a request for a job, in the interpreter that runs this script."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
         file.write_text(json.dumps({**SHARED, **JOBS[name]}))
-        request = Request(python=sys.executable, workload=str(file), fixes=False, run=False)
-        return plan_speed(request, lengths, "cuda", compiled)
+        yield Request(python=sys.executable, workload=str(file), fixes=False, run=False)
+
+
+def plan_of(name: str, *, compiled: bool = False) -> SpeedPlan:
+    """Return what is measured of a job."""
+    with job_file(name) as request:
+        return plan_speed(request, (), "cuda", compiled)
 
 
 def differences(first: Speed, second: Speed) -> dict[str, float]:
@@ -68,54 +76,90 @@ def differences(first: Speed, second: Speed) -> dict[str, float]:
     }
 
 
+class Records:
+    """The runs so far, written as they come: a machine may be taken back."""
+
+    def __init__(self, output: Path, tables: Path | None) -> None:
+        self.output, self.tables = output, tables
+        self.runs: dict[tuple[str, str], Speed] = {}
+        output.write_text("")
+
+    def add(self, name: str, run: str, speed: Speed) -> None:
+        """Write the records of one run, and print what took how long."""
+        self.runs[name, run] = speed
+        with self.output.open("a") as file:
+            for row in speed.rows:
+                record = {"job": name, "run": run, **row.measurement.as_record(), "seconds": row.seconds}
+                file.write(json.dumps(record) + "\n")
+        took = ", ".join(
+            f"{row.name} {row.seconds:.1f} ({row.measurement.seconds_first or 0:.1f})" for row in speed.rows
+        )
+        print(f"{run}: {name}: {sum(row.seconds for row in speed.rows):.1f} s: {took}", flush=True)
+        if self.tables:
+            page = self.tables / f"{name.replace(' ', '-')}-{run}"
+            page.with_suffix(".html").write_text(renderer("html", "speed")(speed, Style()))
+
+    def joined(self) -> dict[str, Speed]:
+        """Return each job with the backends of all first runs."""
+        found: dict[str, Speed] = {}
+        for (name, run), speed in self.runs.items():
+            if run in ("main", "flex"):
+                before = found.get(name)
+                rows = (*(before.rows if before else ()), *speed.rows)
+                ordered = sorted(rows, key=lambda row: (row.measurement.ms is None, row.measurement.ms or 0.0))
+                found[name] = replace(speed, rows=tuple(ordered))
+        return found
+
+    def compare(self) -> None:
+        """Print how far the second runs differ from the first."""
+        differ: list[float] = []
+        for (name, run), speed in self.runs.items():
+            if run == "again" and (name, "main") in self.runs:
+                found = differences(self.runs[name, "main"], speed)
+                differ += found.values()
+                print(f"again: {name}:", ", ".join(f"{key} {100 * part:.1f} %" for key, part in found.items()))
+        if differ:
+            median, most = statistics.median(differ), max(differ)
+            print(f"two runs differ by {100 * median:.1f} % (median of {len(differ)}), {100 * most:.1f} % at most")
+
+
 def main() -> int:
     """Measure; print a table per job, the seconds, and the differences between two runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--only", nargs="*", default=list(JOBS))
-    parser.add_argument("--again", nargs="*", default=[])
-    parser.add_argument("--compiled", nargs="*", default=[])
-    parser.add_argument("--alone", nargs="*", default=[], help="these jobs first, each in a process of its own")
-    parser.add_argument("--lengths", default="", help="of the jobs that run alone: numbers of tokens")
+    parser.add_argument("--again", nargs="*", default=[], help="these a second time, in a new process")
+    parser.add_argument("--alone", nargs="*", default=[], help="these first, as a user runs them: with torch.compile")
+    parser.add_argument("--limit", type=float, default=100.0, help="seconds for each pass over the jobs")
     parser.add_argument("--tables", type=Path, help="write a page per job into this folder")
     given = parser.parse_args()
-    lengths = tuple(map(int, given.lengths.split(","))) if given.lengths else ()
-    runs: list[tuple[str, int, Speed]] = []
+    records = Records(given.output, given.tables)
     for name in given.alone:
         began = time.monotonic()
-        (speed,) = run_plans([plan_of(name, lengths)])
+        with job_file(name) as request:
+            speed = measure_speed(request)
         wall = time.monotonic() - began
-        beyond = wall - speed.timing.get("kernels.import", 0.0)
-        print(f"alone: {name}: {wall:.1f} s, {beyond:.1f} s beyond the import of torch", flush=True)
-        runs.append((name, 0, speed))
-    for run, names in ((1, given.only), (2, given.again)):
-        if names:
-            speeds = run_plans([plan_of(name, compiled=run == 1 and name in given.compiled) for name in names])
-            runs += [(name, run, speed) for name, speed in zip(names, speeds, strict=True)]
-    with given.output.open("w") as file:
-        for name, run, speed in runs:
-            for row in speed.rows:
-                file.write(json.dumps({"job": name, "run": run, **row.measurement.as_record()}) + "\n")
-    for name, run, speed in runs:
-        print(f"== {name}, run {run}")
-        if run < 2:
-            print(renderer("text", "speed")(speed, Style()))
-        if given.tables and run < 2:
-            page = given.tables / f"{name.replace(' ', '-')}-{run}.html"
-            page.write_text(renderer("html", "speed")(speed, Style()))
-    _compare({(name, run): speed for name, run, speed in runs})
+        print(f"alone: {name}: {wall:.1f} s, timing {dict(speed.timing)}")
+        records.add(name, "alone", speed)
+    plans = {name: plan_of(name) for name in dict.fromkeys((*given.only, *given.again))}
+    for run, names, limit in (
+        ("main", given.only, given.limit), ("flex", given.only, given.limit), ("again", given.again, given.limit / 2),
+    ):  # fmt: skip
+        chosen = [_part(plans[name], flex=run == "flex") for name in names]
+        if chosen:
+            for name, speed in zip(names, run_plans(chosen, limit=limit), strict=True):
+                records.add(name, run, speed)
+    for name, speed in records.joined().items():
+        print(f"== {name}")
+        print(renderer("text", "speed")(speed, Style()), flush=True)
+    records.compare()
     return 0
 
 
-def _compare(runs: dict[tuple[str, int], Speed]) -> None:
-    differ: list[float] = []
-    for (name, run), speed in runs.items():
-        if run == 2 and (name, 1) in runs:
-            found = differences(runs[name, 1], speed)
-            differ += found.values()
-            print(f"again: {name}:", ", ".join(f"{backend} {100 * part:.1f} %" for backend, part in found.items()))
-    if differ:
-        print(f"two runs differ by {100 * statistics.median(differ):.1f} % (median), {100 * max(differ):.1f} % at most")
+def _part(plan: SpeedPlan, *, flex: bool) -> SpeedPlan:
+    """Return the plan of what compiles for seconds, or of the rest."""
+    wanted = ("flex.triton",) if flex else tuple(call.id for call in plan.calls if not call.id.startswith("flex"))
+    return replace(plan, calls=tuple(call for call in plan.calls if call.id in wanted))
 
 
 if __name__ == "__main__":
