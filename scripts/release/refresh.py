@@ -4,7 +4,7 @@
 
 1. New releases of every package on record are read into the release index: those of `--since` or later, without it
    those behind the newest one on record.
-2. `--tables` renews every generated table: the scripts in TABLES, in their order, with the same `--only`.
+2. `--tables` renews the generated tables of the packages that have new releases (`refresh_tables.py`).
 3. Every proof without an end is checked against the new releases. Where the code is gone, bisection finds the release
    that dropped it; where it is still there, `examined_to` of its rule moves to the newest release.
 4. Rules whose end is not released yet, or whose fix no release satisfies, are listed.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 import refresh_index  # noqa: E402
+import refresh_tables  # noqa: E402
 from refusals import Refusal, added, unknown  # noqa: E402
 from release_store import Store, StoredReleases, fill  # noqa: E402
 
@@ -44,17 +44,6 @@ from doctor.rulebook.authoring.verify import shows  # noqa: E402
 from doctor.rulebook.proofs import BINARY, SOURCE, Proof, proofs_of  # noqa: E402
 from doctor.rulebook.schema import Source, read_source  # noqa: E402
 
-#: The scripts that write tables, and what each takes: a cache, and whether `--only` names callers.
-TABLES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
-    ("make_name_history.py", ("--cache",), True),
-    ("make_known_names.py", (), True),
-    ("refresh_names.py", (), False),
-    ("refresh_imports.py", ("--cache",), True),
-    ("refresh_declared.py", ("--cache",), True),
-    ("refresh_checked.py", (), True),
-    ("refresh_api_history.py", ("--cache",), False),
-    ("refresh_pins.py", (), False),
-)
 TOO_LARGE = frozenset({"tensorrt-llm", "nvidia-cutlass-dsl"})  # no texts, or more than a month's refresh can read
 
 
@@ -84,7 +73,8 @@ class Summary:
         yield f"# Refresh of {datetime.date.today().isoformat()}, since {self.since or 'the beginning'}"
         yield f"\n## {sum(map(len, self.new.values()))} new releases of {len(self.new)} packages\n"
         yield from (f"- {name}: {', '.join(found)}" for name, found in sorted(self.new.items()))
-        yield f"\n## Tables\n\n{(self.tables and ', '.join(self.tables)) or 'not renewed'}"
+        yield "\n## Tables\n"
+        yield from (f"- {text}" for text in self.tables or ["not renewed"])
         yield f"\n## Proofs without an end: {sum(map(len, self.open.values()))} still there, {len(self.gone)} gone\n"
         yield from (f"- {one.rule}: the code is not in {one.package} {one.first_without} any more" for one in self.gone)
         yield f"\n`examined_to` moved: {', '.join(self.moved) or 'none'}"
@@ -176,21 +166,6 @@ def new_refusals(store: Store, before: str, after: str, sources: Sequence[Source
     return unknown(added(texts(store, before), texts(store, after)), signatures, known)
 
 
-def renew_tables(cache: Path, only: Sequence[str]) -> Iterator[str]:
-    """Run the scripts that write tables; yield what each did."""
-    for script, options, per_caller in TABLES:
-        command = [sys.executable, str(HERE / script)]
-        for option in options:
-            command += [option, str(cache / script.removesuffix(".py"))]
-        if per_caller and only:
-            command += ["--only", *only]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            yield f"{script} failed: {(ended.stderr.strip() or 'no message').splitlines()[-1]}"
-        else:
-            yield f"{script}: {(ended.stdout.strip() or 'done').splitlines()[-1]}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Refresh, and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -212,12 +187,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sources = [read_source(path) for path in rulebook_paths() if path.name != "library.yaml" and not is_generated(path)]
     look_at_sources(sources, packages, chosen, summary)
     if chosen.tables and not chosen.dry_run:
-        summary.tables += renew_tables(chosen.cache, chosen.only)
+        summary.tables += refresh_tables.renew(chosen.cache, summary.new, lambda name: newest_of(packages[name]))
     summary.undecided += undecided_ranges(sources, packages)
     text = "\n".join(summary.lines()) + "\n"
     (chosen.cache / "refresh.md").write_text(text, encoding="utf-8")
     print(text)
     return 0
+
+
+def newest_of(line: Mapping) -> str:
+    """Return the newest final release of a package on record."""
+    return max((one for one in line["releases"] if not Version(one).is_prerelease), key=Version)
 
 
 def newest_date(line: Mapping) -> str:

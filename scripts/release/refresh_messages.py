@@ -5,7 +5,8 @@
 DIR holds wheels and source archives, as `pip download --no-deps` leaves them; several releases of a package may be
 there. They are read as they are: nothing is installed or run. Of each `raise` and `assert` with a message, the record
 has the message as a template, the file, the function, the condition that leads there, and first and last release.
-Packages of which DIR holds no archive keep their record.
+What the record has of other releases stays: an archive adds its release. Packages of which DIR holds no archive keep
+their record.
 
 `--native` reads the compiled libraries of wheels for x86-64 Linux instead, into PACKAGE.native.json.xz: the checks of
 torch's C++ code, with file and function. A template is there in pieces, whose order the compiler may have changed.
@@ -110,16 +111,23 @@ def native_sites(archive: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def record_of(
-    archives: dict[Version, Path], sites_in: Callable[[Path], Iterator[tuple[str, str, str, str]]] = python_sites
+    archives: dict[Version, Path],
+    sites_in: Callable[[Path], Iterator[tuple[str, str, str, str]]] = python_sites,
+    earlier: dict | None = None,
 ) -> dict:
-    """Return the record of one package: releases, files and sites with the runs of releases that have them."""
-    releases = sorted(archives)
-    having: dict[tuple[str, str, str], Record] = {}
+    """Return the record of one package: releases, files and sites with the runs of releases that have them.
+
+    Releases of an earlier record without an archive keep what it says of them.
+    """
+    kept = [Version(text) for text in (earlier or {}).get("releases", ()) if Version(text) not in archives]
+    releases = sorted({*archives, *kept})
+    native = sites_in is native_sites
+    having = _recorded(earlier, {one: releases.index(one) for one in kept}, native=native) if earlier else {}
     for number, release in enumerate(releases):
-        for template, guard, path, function in sites_in(archives[release]):
+        for template, guard, path, function in sites_in(archives[release]) if release in archives else ():
             if not (RELEVANT.search(template) or RELEVANT.search(f"{path} {function}")):
                 continue
-            own = function if sites_in is native_sites else ""  # models in Python copy functions of each other
+            own = function if native else ""  # models in Python copy functions of each other
             known = having.setdefault((template, guard, own), Record(path, function))
             known.releases.add(number)
     files = sorted({item.file for item in having.values()})
@@ -129,6 +137,19 @@ def record_of(
         for (template, guard, _), item in sorted(having.items(), key=lambda pair: (place[pair[1].file], pair[0]))
     ]
     return {"releases": [str(release) for release in releases], "files": files, "sites": sites}
+
+
+def _recorded(earlier: dict, numbers: dict[Version, int], *, native: bool) -> dict[tuple[str, str, str], Record]:
+    """Return the sites of a record in the releases that stay, by their new numbers."""
+    found: dict[tuple[str, str, str], Record] = {}
+    order = [numbers.get(Version(text)) for text in earlier["releases"]]
+    for template, file, function, guard, runs in earlier["sites"]:
+        spans = [tuple(map(int, run.split("-"))) for run in runs.split(",")]
+        having = {order[at] for first, last in spans for at in range(first, last + 1)} - {None}
+        if having:
+            key = template, guard, function if native else ""
+            found[key] = Record(earlier["files"][file], function, having)
+    return found
 
 
 def runs_of(numbers: set[int]) -> str:
@@ -150,12 +171,14 @@ def main() -> int:
     for name, archives in archives_in(options.archives).items():
         if options.only and name not in options.only:
             continue
-        record = record_of(archives, native_sites if options.native else python_sites)
+        path = options.out / (f"{name}.native.json.xz" if options.native else f"{name}.json.xz")
+        earlier = json.loads(lzma.decompress(path.read_bytes())) if path.is_file() else None
+        record = record_of(archives, native_sites if options.native else python_sites, earlier)
         text = json.dumps(record, separators=(",", ":"), sort_keys=True)
         packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
-        file = f"{name}.native.json.xz" if options.native else f"{name}.json.xz"
-        (options.out / file).write_bytes(packed)
-        print(f"{name}: {len(record['sites'])} messages in {len(archives)} releases, {len(packed):,} bytes", flush=True)
+        path.write_bytes(packed)
+        count = len(record["releases"])
+        print(f"{name}: {len(record['sites'])} messages in {count} releases, {len(packed):,} bytes", flush=True)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,8 @@ sys.path.insert(0, str(ROOT))
 
 from packaging.version import Version  # noqa: E402
 
+from doctor.errors import DoctorError  # noqa: E402
+from doctor.packages.archives import fetch_archive, published_releases  # noqa: E402
 from doctor.rulebook.authoring.release_files import members  # noqa: E402
 from doctor.sources.attention_options import ATTENTION  # noqa: E402
 
@@ -80,9 +81,19 @@ def _archive(requirement: str, folder: Path) -> Path | None:
         found = sorted(folder.glob(f"{file}-{version}*.*"), key=lambda path: Version(_named(path)[1]))
         if found or attempt:
             return found[-1] if found else None
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), requirement]
-        subprocess.run(command, check=False)
+        try:
+            got = fetch_archive(name, version or _newest(name), folder)
+        except DoctorError as error:
+            print(f"{name}: {error.message}", file=sys.stderr)
+            return None
+        got.replace(folder / got.name)
     return None
+
+
+def _newest(name: str) -> str:
+    """Return the newest release that is final; DoctorError where the registry lists none."""
+    listed = published_releases(name)
+    return next((one for one in reversed(listed) if not Version(one).is_prerelease), listed[-1])
 
 
 def _named(archive: Path) -> tuple[str, str]:

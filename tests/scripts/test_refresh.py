@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.version import Version
 
 from doctor.rulebook.proofs import PROVEN, Proof
 from doctor.rulebook.schema import read_source
@@ -46,7 +49,8 @@ def scripts() -> Iterator[Mapping[str, ModuleType]]:
     folder = str(ROOT / "scripts" / "release")
     sys.path.insert(0, folder)
     try:
-        yield {name: importlib.import_module(name) for name in ("refusals", "release_store", "find_proofs", "refresh")}
+        yield {name: importlib.import_module(name) for name in (
+            "refusals", "release_store", "find_proofs", "refresh", "refresh_tables", "refresh_messages")}  # fmt: skip
     finally:
         sys.path.remove(folder)
 
@@ -163,3 +167,54 @@ def test_an_unknown_name_of_only_is_an_error(
         scripts["refresh"].main(["--cache", str(tmp_path), "--only", "no-such-package"])
     assert stopped.value.code == 2
     assert "not on record: no-such-package" in capsys.readouterr().err
+
+
+def test_a_table_is_renewed_where_a_package_that_it_is_about_has_a_new_release(
+    scripts: Mapping[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tables = scripts["refresh_tables"]
+    monkeypatch.setattr(tables, "fetched", lambda name, version, folder: folder / f"{name}-{version}.whl")
+    asked: list[list[str]] = []
+
+    def run(command, **_):
+        asked.append([Path(command[1]).name, *command[2:]])
+        return subprocess.CompletedProcess(command, 1 if "bad.py" in command[1] else 0, "read\n3 rows\n", "it broke\n")
+
+    monkeypatch.setattr(tables.subprocess, "run", run)
+    listed = (
+        tables.Table("one.py", lambda: {"thing", "other"}, ("--cache", "{cache}"), only=True),
+        tables.Table("two.py", lambda: {"other"}),
+        tables.Table("three.py", lambda: {"thing"}, ("--folder", "{archives}"), named=True),
+        tables.Table("four.py", lambda: {"thing"}, ("{transformers}",)),
+        tables.Table("bad.py", lambda: {"thing"}),
+    )
+    found = list(tables.renew(tmp_path, {"thing": ["1.2", "1.3"]}, lambda name: "5.0", listed))
+    assert found == ["one.py: 3 rows", "two.py: nothing new", "three.py: 3 rows", "four.py: 3 rows",
+                     "bad.py failed: it broke"]  # fmt: skip
+    archives = str(tmp_path / "archives")
+    assert asked[0] == ["one.py", "--cache", str(tmp_path / "one"), "--only", "thing"]
+    assert asked[1] == ["three.py", "--folder", archives, "thing==1.2", "thing==1.3"]
+    assert asked[2] == ["four.py", f"{archives}/transformers-5.0.whl"]
+
+
+def test_every_script_of_a_table_takes_what_it_is_given(scripts: Mapping[str, ModuleType]) -> None:
+    for table in scripts["refresh_tables"].TABLES:
+        assert all(name == name.lower() for name in table.about()), table.script
+        text = (ROOT / "scripts" / "release" / table.script).read_text()
+        assert "--only" in text or not table.only
+        assert all(word in text for word in table.arguments if word.startswith("--")), table.script
+
+
+def test_a_new_release_joins_the_record_of_messages(scripts: Mapping[str, ModuleType], tmp_path: Path) -> None:
+    messages = scripts["refresh_messages"]
+    parts = {"1.0": "no kernel for head_dim 512", "1.1": "no kernel for head_dim 512", "1.2": "attention needs sm 9.0"}
+    archives = {}
+    for version, text in parts.items():
+        path = tmp_path / f"thing-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            wheel.writestr("thing/attention.py", f'def attend(q):\n    if q:\n        raise ValueError("{text}")\n')
+        archives[Version(version)] = path
+    whole = messages.record_of(archives)
+    earlier = messages.record_of({key: archives[key] for key in list(archives)[:2]})
+    assert messages.record_of({Version("1.2"): archives[Version("1.2")]}, earlier=earlier) == whole
+    assert [site[-1] for site in whole["sites"]] == ["2-2", "0-1"]
