@@ -25,6 +25,7 @@ from doctor.rulebook.proofs import (
     write_records,
 )
 from doctor.rulebook.rule import is_built_in
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.rulebook.schema import Source, is_checked, read_sources
 from doctor.rulebook.tables import TABLES, row_ids
 from doctor.util.resources import rules_dir
@@ -36,6 +37,7 @@ def verify_rules(
     words: Sequence[str], *, changed: bool, offline: bool, only_coverage: bool, clones: Path | None
 ) -> int:
     """Check the proofs of the named rules; record those of the built-in rules in a checkout. Return the exit code."""
+    load_rulebook()  # its libraries declare words that rules use
     sources = list(_chosen(words, with_proof=not only_coverage))
     records = read_records(records_path())
     if only_coverage:

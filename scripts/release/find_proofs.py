@@ -51,6 +51,7 @@ from doctor.rulebook.proofs import (
     shipped_records,
     write_records,
 )
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.rulebook.schema import Source, is_checked, read_source
 from doctor.util.linear_regex import compiled
 
@@ -430,6 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--record", action="store_true", help="check the proofs that have no record, in the store")
     parser.add_argument("--proposals", type=Path, nargs="*", default=[], help="what an earlier run printed, for --take")
     chosen = parser.parse_args(arguments)
+    load_rulebook()  # its libraries declare words that rules use
     releases = StoredReleases(chosen.cache)
     if chosen.take:
         take(chosen.take, chosen.proposals, releases)

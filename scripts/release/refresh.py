@@ -42,6 +42,7 @@ from doctor.rulebook.authoring.coverage import is_generated  # noqa: E402
 from doctor.rulebook.authoring.tests import rulebook_paths  # noqa: E402
 from doctor.rulebook.authoring.verify import shows  # noqa: E402
 from doctor.rulebook.proofs import BINARY, SOURCE, Proof, proofs_of  # noqa: E402
+from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
 from doctor.rulebook.schema import Source, read_source  # noqa: E402
 
 TOO_LARGE = frozenset({"tensorrt-llm", "nvidia-cutlass-dsl"})  # no texts, or more than a month's refresh can read
@@ -184,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     since = chosen.since or max(body.get("d", "") for line in packages.values() for body in line["releases"].values())
     summary = Summary(since)
     refresh_records(packages, chosen, summary)
+    load_rulebook()  # its libraries declare words that rules use
     sources = [read_source(path) for path in rulebook_paths() if path.name != "library.yaml" and not is_generated(path)]
     look_at_sources(sources, packages, chosen, summary)
     if chosen.tables and not chosen.dry_run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -432,6 +433,14 @@ def test_the_page_of_a_rule_shows_its_evidence(tmp_path: Path) -> None:
             assert f"on {records[0].date}" in as_markdown(page_of(found))
             return
     pytest.fail("no rule has a record")
+
+
+def test_a_process_that_verifies_knows_the_words_of_all_libraries() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "doctor", "rules", "verify", "--coverage"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "rules with a bound are proven" in ended.stdout
 
 
 def test_every_proof_has_a_current_record_and_none_is_refuted() -> None:
