@@ -13,6 +13,6 @@ def _leave_out_current_folder() -> None:
 
 if __name__ == "__main__":
     _leave_out_current_folder()
-    from doctor.cli.entry import main
+    from doctor.cli.entry import program
 
-    main()
+    program()

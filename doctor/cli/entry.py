@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
 
 
+def program() -> None:
+    """Run the `attn-doctor` program, and end the process: taking the interpreter down takes a twentieth of a check."""
+    code: str | int | None = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    if isinstance(code, int) and _is_alone():
+        atexit._run_exitfuncs()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            pass  # the interpreter says what is wrong with the stream, and has an exit code for it
+        else:
+            os._exit(code)
+    sys.exit(code)
+
+
+def _is_alone() -> bool:
+    """Whether no other thread has to end first."""
+    threading = sys.modules.get("threading")
+    return threading is None or threading.active_count() == 1
+
+
 def main() -> None:
-    """Run the `attn-doctor` program."""
+    """Run the program up to its exit code."""
     if sys.warnoptions:  # `PYTHONWARNINGS=error` is meant for other programs: no warning ends this one
         sys.modules["warnings"].simplefilter("ignore")  # Python has imported it for such a setting
     command = _plain_command(sys.argv[1:])
