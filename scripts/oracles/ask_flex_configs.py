@@ -10,6 +10,7 @@ and capability the configurations in the order of `head_dims`, as `block sizes, 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from typing import Any
 
@@ -58,7 +59,9 @@ def choose(kernel: str, head_dim: int, dtype: Any) -> Any:
         heuristics = V.choices.get_config_heuristics("cuda")
         method = {"forward": "get_flex_attn_fwd_configs", "backward": "get_flex_attn_bwd_configs",
                   "decode": "get_flex_decode_configs"}[kernel]  # fmt: skip
-        return getattr(heuristics, method)(head_dim, dtype)[-1]
+        function = getattr(heuristics, method)
+        widths = len(inspect.signature(function).parameters) - 1  # from torch 2.15 on: of the queries and of the values
+        return function(*[head_dim] * widths, dtype)[-1]
     except AttributeError:
         import torch._inductor.lowering  # noqa: F401 - breaks a cycle of imports
         from torch._inductor.kernel import flex_attention, flex_decoding
