@@ -59,6 +59,7 @@ TERMS: dict[str, Term] = _terms(
     ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
     ("toolkit.cuda_home", TEXT, "the folder of that CUDA toolkit"),
     ("toolkit.gcc", VERSION, "major release of the host C++ compiler"),
+    ("toolkit.c_compiler", BOOLEAN, "a C compiler that triton takes is there: gcc or clang on the PATH, or CC"),
     ("toolkit.ninja", BOOLEAN, "a ninja program is on the PATH or in the target's environment"),
     ("cudnn.version", VERSION, "the cuDNN the process will load"),
     ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),

@@ -21,6 +21,14 @@ class Opens(NamedTuple):
     folders: Mapping[str, str] = {}  # folder -> the architecture of its files, `!9.0` for all others
 
 
+class AtRun(NamedTuple):
+    """What a package compiles with while a job runs."""
+
+    needs: tuple[str, ...]  # of nvcc, ninja, c_compiler
+    called_by: tuple[str, ...]  # frameworks whose jobs reach it
+    unless: tuple[str, ...] = ()  # distributions that bring its kernels compiled
+
+
 class PackageRecord(NamedTuple):
     """What is known of one distribution, whatever its version."""
 
@@ -36,6 +44,7 @@ class PackageRecord(NamedTuple):
     wheel_names_build: bool = False  # its wheel files name what they were built for
     conda: tuple[str, ...] = ()  # its names in conda
     held_with_torch: bool = False  # its newer releases need a newer torch: left open, a resolver would change torch
+    compiles_at_run: AtRun | None = None
     role: str = ""  # one of ROLES, where it calls other packages of the stack or is called by them
 
 
@@ -73,6 +82,7 @@ def _record(body: Mapping[str, Any]) -> PackageRecord:
         wheel_names_build=_flag(body, "wheel_names_build"),
         conda=tuple(body.get("conda", ())),
         held_with_torch=_flag(body, "held_with_torch"),
+        compiles_at_run=_at_run(body["compiles_at_run"]) if "compiles_at_run" in body else None,
         role=body.get("role", ""),
     )
 
@@ -82,6 +92,10 @@ def _opens(body: Mapping[str, Any]) -> Opens:
     return Opens(
         **texts, any_one=_flag(body, "any_one"), after=tuple(body.get("after", ())), folders=body.get("folders", {})
     )
+
+
+def _at_run(body: Mapping[str, Any]) -> AtRun:
+    return AtRun(*(tuple(body.get(key, ())) for key in AtRun._fields))
 
 
 def _flag(body: Mapping[str, Any], key: str) -> bool:

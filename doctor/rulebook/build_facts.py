@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from .resolver import FactResolver
 
 SOURCE = "the set-up scripts on record"
+#: Tool -> what is missing, and what brings it where the job runs.
+_TOOLS = {
+    "nvcc": ("no nvcc", "take an image with nvcc (`-devel`)"),
+    "ninja": ("no ninja", "`pip install ninja`"),
+    "c_compiler": ("no C compiler", "`apt-get install -y gcc`"),
+}
 
 
 class Build(NamedTuple):
@@ -69,6 +75,42 @@ def _remedy(known: FactResolver, packages: PackageRecords) -> str:
     return (
         "install torch first, then the project with `--no-build-isolation`, in an image with nvcc if it compiles CUDA"
     )
+
+
+def _at_run(known: FactResolver, packages: PackageRecords) -> tuple[str, ...]:
+    """Return packages that this job reaches and that compile while it runs, where a tool for that is missing."""
+    return tuple(
+        f"{name} ({' and '.join(_TOOLS[tool][0] for tool in tools)})" for name, tools in _lacking(known, packages)
+    )
+
+
+def _at_run_remedy(known: FactResolver, packages: PackageRecords) -> str:
+    """Return what to install for all of them."""
+    tools = dict.fromkeys(tool for _, lacks in _lacking(known, packages) for tool in lacks)
+    return " and ".join(_TOOLS[tool][1] for tool in tools)
+
+
+def _lacking(known: FactResolver, packages: PackageRecords) -> Iterator[tuple[str, list[str]]]:
+    """Yield packages with the tools that are missing while this job runs."""
+    if known.value("torch.cuda") == ABSENT or known.value("gpu.sm") == ABSENT:
+        return
+    framework = known.value("workload.framework")
+    for name, record in packages.items():
+        work = record.compiles_at_run
+        if work is None or framework not in work.called_by or known.value(f"{name}.version") == ABSENT:
+            continue
+        lacks = [tool for tool in work.needs if _lacks(tool, known)]
+        if lacks and not any(known.value(f"{other}.version") not in (None, ABSENT) for other in work.unless):
+            yield name, lacks
+
+
+def _lacks(tool: str, known: FactResolver) -> bool:
+    """Return whether a tool is known to be missing."""
+    if tool == "ninja" and known.value("ninja.version") not in (None, ABSENT):
+        return False
+    if tool == "c_compiler" and known.value("env.CC") not in (None, ABSENT):
+        return False
+    return known.value(f"toolkit.{tool}") in (ABSENT, False)
 
 
 def _each_stop(known: FactResolver) -> Iterator[Stop]:
@@ -141,4 +183,6 @@ BUILDS: Mapping[str, Any] = {
     "builds.isolated": _isolated,
     "builds.stops": _stops,
     "builds.stops_remedy": _remedy,
+    "builds.at_run": _at_run,
+    "builds.at_run_remedy": _at_run_remedy,
 }

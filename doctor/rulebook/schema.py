@@ -48,6 +48,7 @@ EXPECTATIONS = ("fires", "silent", "undetermined")
 LOG_EXPECTATIONS = ("matches", "no match")
 PHASES = ("decode", "prefill")  # each may have a backend of its own
 PACKAGE_ROLES = ("attention", "trainer", "other")  # in what packages call of each other
+AT_RUN_TOOLS = ("nvcc", "ninja", "c_compiler")  # what packages compile with while a job runs
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -408,6 +409,9 @@ def check_library(shape: Shape, content: Any) -> None:
         "cuda_variable": text, "any_one": shape.boolean, "after": shape.items(pattern), "alternatives": text,
         "folders": shape.values(text, text),
     }  # fmt: skip
+    at_run: dict[str, Check] = {
+        "needs": shape.items(shape.choice(AT_RUN_TOOLS)), "called_by": shape.items(text), "unless": names,
+    }  # fmt: skip
     package: dict[str, Check] = {
         "opens": lambda value, at: shape.mapping(value, at, opens, ("files",)),
         "modules": shape.items(text), "modules_also_in": names, "conda": shape.items(text),
@@ -415,6 +419,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "has_label_rule": shape.boolean, "has_cuda_rule": shape.boolean, "has_build_rule": shape.boolean,
         "wrong_on": shape.values(text, texts),
         "held_with_torch": shape.boolean, "role": shape.choice(PACKAGE_ROLES),
+        "compiles_at_run": lambda value, at: shape.mapping(value, at, at_run, ("needs", "called_by")),
     }  # fmt: skip
 
     def called(value: Any, at: At) -> None:

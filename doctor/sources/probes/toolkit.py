@@ -16,7 +16,7 @@ from doctor.util.reading import open_regular
 
 from .target import Target, TargetKind
 
-PROMISES = ("toolkit.nvcc", "toolkit.cuda_home", "toolkit.gcc", "toolkit.ninja")
+PROMISES = ("toolkit.nvcc", "toolkit.cuda_home", "toolkit.gcc", "toolkit.c_compiler", "toolkit.ninja")
 
 _DEFAULT_HOME = "/usr/local/cuda"
 _CUDA_VERSION = re.compile(rb"#define\s+CUDA_VERSION\s+(\d{4,6})")
@@ -26,7 +26,7 @@ _MAX_HEADER = 1 << 18
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """Yield toolkit.nvcc, toolkit.cuda_home, toolkit.gcc and toolkit.ninja, for an interpreter of this machine."""
+    """Yield the CUDA toolkit, the C and C++ compilers and ninja, for an interpreter of this machine."""
     if target.kind != TargetKind.INTERPRETER or target.system not in (None, "Linux"):
         return
     home = cuda_home(target.prefix)
@@ -42,6 +42,8 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         yield Fact("toolkit.gcc", ABSENT, "PATH")
     elif found := _COMPILER_MAJOR.search(os.path.realpath(path)):
         yield fact("toolkit.gcc", found[1], path)
+    there = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    yield Fact("toolkit.c_compiler", there is not None, "CC and PATH")
     ninja = (target.prefix / "bin" / "ninja").is_file() or shutil.which("ninja") is not None
     yield Fact("toolkit.ninja", ninja, "PATH and the target's environment")
 

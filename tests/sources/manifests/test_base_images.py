@@ -138,7 +138,9 @@ def test_an_image_for_amd_is_distinguished():
 
 def test_a_toolkit_is_no_torch():
     assert "CUDA 12.4 and a cuDNN to build with" in held("nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04")[1][0]
-    assert held("nvidia/cuda:12.4.1-devel-ubuntu22.04")[0] == {"toolkit.nvcc": "12.4", "toolkit.ninja": False}
+    assert held("nvidia/cuda:12.4.1-devel-ubuntu22.04")[0] == {
+        "toolkit.nvcc": "12.4", "toolkit.ninja": False, "toolkit.c_compiler": True,
+    }  # fmt: skip
 
 
 def test_an_image_without_a_compiler_is_recognised():

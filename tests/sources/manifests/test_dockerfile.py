@@ -453,3 +453,20 @@ def test_the_build_of_the_projects_own_folder_is_followed(read, image, command, 
     stops = found.value("declared.local_stops")
     assert (stops is None) is (reason == "")
     assert not reason or (stops[0].startswith("the project in `.`") and reason in stops[0])
+
+
+C_COMPILERS = {  # base image and system packages -> whether triton finds a C compiler; None where that is unknown
+    ("nvidia/cuda:12.8.1-runtime-ubuntu22.04", "python3"): False,
+    ("nvidia/cuda:12.8.1-runtime-ubuntu22.04", "build-essential"): None,
+    ("nvidia/cuda:12.8.1-runtime-ubuntu22.04", "python3-pip"): None,  # recommends one
+    ("nvidia/cuda:12.8.1-devel-ubuntu22.04", "python3"): True,
+    ("python:3.12-slim", "git"): False,
+    ("python:3.12", "git"): None,
+    ("example.org/own:1", "git"): None,
+}
+
+
+@pytest.mark.parametrize(("image", "package"), C_COMPILERS)
+def test_whether_an_image_has_a_c_compiler_is_known(read, image, package):
+    text = f"FROM {image}\nRUN apt-get update && apt-get install -y {package}\nRUN pip install torch==2.8.0\n"
+    assert read({"Dockerfile": text}).facts.value("toolkit.c_compiler") is C_COMPILERS[image, package]

@@ -41,6 +41,7 @@ def test_a_machine_without_any_of_them(machine: Path, target: Target, tmp_path: 
     facts = read(target, tmp_path)
     assert facts.value("toolkit.nvcc") == ABSENT and facts.value("toolkit.gcc") == ABSENT
     assert facts.value("toolkit.ninja") is False and "toolkit.cuda_home" not in facts
+    assert facts.value("toolkit.c_compiler") is False
 
 
 def test_the_release_is_that_of_version_json(
