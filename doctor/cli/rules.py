@@ -61,7 +61,7 @@ def list_rules(
     if not found:
         raise DoctorError(f"no rule contains `{word}`", "`attn-doctor rules list` lists them all")
     width = max(len(rule.id) for rule in found)
-    lines = [f"{rule.id:<{width}}  {kind_of(rule):<8} {rule.body['summary']}" for rule in found]
+    lines = [f"{rule.id:<{width}}  {kind_of(rule):<8} {rule.summary}" for rule in found]
     answer.give(
         {
             "text": lambda style: "\n".join([*lines, f"{len(lines)} rules"]) + "\n",
@@ -171,14 +171,14 @@ def _rulebook(rules: Sequence[str] | None) -> Rulebook:
 
 
 def _mentions(rule: Rule, word: str) -> bool:
-    texts = (rule.id, rule.library, rule.body["name"], rule.body["summary"], rule.body.get("message", ""))
+    texts = (rule.id, rule.library, rule.name, rule.summary, rule.stated_message or "")
     return any(word.lower() in str(text).lower() for text in texts)
 
 
 def _find(rulebook: Rulebook, wanted: str) -> Rule:
     rule = rulebook.rules.get(wanted) or rulebook.rules.get(wanted.upper())
     rule = rule or rulebook.rules.get(rulebook.replaced.get(wanted.upper(), ""))
-    rule = rule or next((item for item in rulebook.rules.values() if item.body["name"] == wanted), None)
+    rule = rule or next((item for item in rulebook.rules.values() if item.name == wanted), None)
     if rule is None:
         near = nearest(wanted.upper(), rulebook.rules) or "`attn-doctor rules list` names them all"
         raise DoctorError(f"there is no rule `{wanted}`", near)
@@ -186,5 +186,5 @@ def _find(rulebook: Rulebook, wanted: str) -> Rule:
 
 
 def _body(rule: Rule) -> dict[str, Any]:
-    body = {key: value for key, value in rule.body.items() if key != "tests" and not key.startswith("x-")}
+    body = {key: value for key, value in rule.stated.items() if key != "tests" and not key.startswith("x-")}
     return {**body, "library": rule.library, "kind": kind_of(rule)}

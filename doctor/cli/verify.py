@@ -24,9 +24,9 @@ from doctor.rulebook.proofs import (
     records_path,
     write_records,
 )
-from doctor.rulebook.rule import is_built_in
+from doctor.rulebook.rule import is_built_in, is_checked
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.rulebook.schema import Source, is_checked, read_sources
+from doctor.rulebook.schema import Source, read_sources
 from doctor.rulebook.tables import TABLES, row_ids
 from doctor.util.resources import rules_dir
 

@@ -136,7 +136,7 @@ def _stated(rulebook: Rulebook, facts: Facts, imports: Mapping[str, Sequence[Fin
         pairs.setdefault(keys, []).append(name)
     found: dict[str, list[Rule]] = {}
     for rule in rulebook.concerned(known.value):
-        if rule.body.get("category") == _CATEGORY and rule.severity is not None:
+        if rule.category == _CATEGORY and rule.severity is not None:
             names = pairs.get(frozenset(leaf.key for leaf in rule.when.leaves()), ())
             if names and rule.when.holds(known):
                 for name in names:

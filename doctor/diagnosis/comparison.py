@@ -24,7 +24,6 @@ from doctor.report.comparison_model import (
     FindingChange,
 )
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
-from doctor.rulebook.rule import as_tuple
 from doctor.rulebook.rulebook import Rulebook
 
 from .judge import Clock
@@ -210,7 +209,7 @@ class CauseSearch:
         """Return the differences that bring the finding to the side that does not have it; empty if none do."""
         book = self._rulebook
         if rule in book.rules:
-            book = book.only([rule, *as_tuple(book.rules[rule].body.get("yields_to"))])
+            book = book.only([rule, *book.rules[rule].yields_to])
 
         def fires(facts: Facts) -> bool:
             found = with_backend_findings(self._rulebook, evaluate(book, facts))

@@ -67,4 +67,4 @@ def _unexamined(facts: Facts, predictions: Sequence[Prediction], rulebook: Ruleb
         yield "which kernel computes the attention of this job is not predicted"
     trainer = rulebook.libraries.get(str(facts.value("workload.trainer")))
     if trainer is not None and all(facts.value(f"{name}.version") == ABSENT for name in trainer.distributions):
-        yield f"{trainer.body.get('title') or trainer.name}, which runs this job, is not installed here"
+        yield f"{trainer.title}, which runs this job, is not installed here"

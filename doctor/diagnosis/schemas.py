@@ -11,9 +11,9 @@ from doctor.facts.workload import ALIASES
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
 from doctor.rulebook.other_messages import other_messages
 from doctor.rulebook.proofs import KEYS as PROOF_KEYS
+from doctor.rulebook.rule import EFFECTS
 from doctor.rulebook.schema import (
     BUILDS,
-    EFFECTS,
     EXPECTATIONS,
     EXPLANATION_NEEDED,
     LOG_EXPECTATIONS,

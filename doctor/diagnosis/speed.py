@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis
@@ -100,7 +100,7 @@ def measure_speed(
 
     `lengths` in tokens replace its own; `compiled`: measure what torch.compile changes, too.
     """
-    ahead = prewarm_kernels(replace(request, run=True)) if device == "cuda" else None
+    ahead = prewarm_kernels(request._replace(run=True)) if device == "cuda" else None
     try:
         return run_plans([plan_speed(request, lengths, device, compiled)], on_step, ahead)[0]
     finally:

@@ -49,7 +49,7 @@ def unresolvable(
 def _refused(rulebook: Rulebook, declared: Mapping[str, DeclaredRequirement], item: Finding, category: str) -> bool:
     """Whether a finding is about two lines that one command installs, and about what one of them requires."""
     rule = rulebook.rules.get(item.rule)
-    if rule is None or rule.body.get("category") != category or item.severity != Severity.WARNING:
+    if rule is None or rule.category != category or item.severity != Severity.WARNING:
         return False
     names = {piece.key.removesuffix(_VERSION) for piece in item.evidence if piece.key.endswith(_VERSION)}
     lines = [declared[name] for name in names if name in declared]
@@ -84,7 +84,7 @@ def _of_open_lines(
     """Yield what is found at lower bounds, and holds for all newer releases that the rule knows."""
     for item in assessment.findings:
         rule = rulebook.rules.get(item.rule)
-        if rule is None or rule.body.get("category") != category:
+        if rule is None or rule.category != category:
             continue
         read = [name for name in bounds if any(piece.key == f"{name}{_VERSION}" for piece in item.evidence)]
         if read and all(_newest_on_record(rule, name, bounds[name]) for name in read):

@@ -73,27 +73,24 @@ def kind_of(rule: Rule) -> str:
 
 def page_of(rule: Rule) -> RulePage:
     """The page of `rule`; its examples are the tests in its file."""
-    body = rule.body
     sections = [
-        _section("Why", _text(body.get("why"))),
+        _section("Why", _text(rule.why)),
         _section("What happens", *_effects(rule)),
-        _section("When", Block(ITEMS, tuple(_condition(body["when"], 0)))),
+        _section("When", Block(ITEMS, tuple(_condition(rule.condition, 0)))),
         _section("Evidence", _evidence(rule)),
-        _section("Examined", _text(_examined(body.get("examined_to")))),
+        _section("Examined", _text(_examined(rule.examined_to))),
         _section("Message", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
-        _section("Error messages", _code(body.get("signatures"))),
+        _section("Error messages", _code(rule.signatures)),
         _section("Fixes", *_cures(rule)),
-        _section("Common wrong fix", _text(body.get("myth"))),
-        _section("How a GPU confirms it", _text(_confirmed(body.get("confirm")))),
+        _section("Common wrong fix", _text(rule.myth)),
+        _section("How a GPU confirms it", _text(_confirmed(rule.confirm))),
         _section("Examples", *_examples(rule)),
         _section("Former ids", _text(", ".join(rule.replaces))),
         _section("Sources", Block(ITEMS, rule.references) if rule.references else None),
     ]
     path = Path(rule.path)
     place = f"rules/{path.parent.name}/{path.name}" if is_built_in(rule.path) else rule.path
-    return RulePage(
-        rule.id, kind_of(rule), str(body["summary"]), f"{body['name']}, {place}", tuple(filter(None, sections))
-    )
+    return RulePage(rule.id, kind_of(rule), rule.summary, f"{rule.name}, {place}", tuple(filter(None, sections)))
 
 
 def as_text(page: RulePage, style: Style) -> str:
@@ -179,8 +176,8 @@ def _cures(rule: Rule) -> Iterator[Block | None]:
         yield _text("or" if number else "")
         yield _code(alternative_lines(item))
         yield _text((item.note or "") + safety_text(item))
-    if rule.body.get("no_pin"):
-        yield _text(f"No version change fixes this: {rule.body['no_pin']}")
+    if rule.no_pin:
+        yield _text(f"No version change fixes this: {rule.no_pin}")
 
 
 def _examined(newest: Mapping[str, Any] | None) -> str:
@@ -193,7 +190,7 @@ def _examined(newest: Mapping[str, Any] | None) -> str:
 def _evidence(rule: Rule) -> Block | None:
     """One line for each proof: what it rests on, and when a machine last checked it."""
     records = shipped_records() if is_built_in(rule.path) else {}
-    lines = [_proof_line(proof, record_of(rule.id, proof, records)) for proof in proofs_of(rule.body)]
+    lines = [_proof_line(proof, record_of(rule.id, proof, records)) for proof in proofs_of(rule.stated)]
     return Block(ITEMS, tuple(lines)) if lines else None
 
 

@@ -34,6 +34,7 @@ from doctor.util.open_flags import FOLDER
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
+from .rule import is_checked
 
 LOGGER = logging.getLogger(__name__)
 
@@ -202,7 +203,6 @@ def _compile(files: list[Path], folder: str = "") -> CompiledRules:
         LIBRARY,
         checked_sources,
         declare_words,
-        is_checked,
         parsed_file,
     )
 

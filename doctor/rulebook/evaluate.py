@@ -28,7 +28,7 @@ from .conditions import Condition, parse_conditions
 from .messages import PLACEHOLDER, interpolate, message_of, missing_keys, unexamined
 from .reach import Way
 from .resolver import FactResolver
-from .rule import Library, Rule, as_tuple
+from .rule import Library, Rule
 from .rulebook import Rulebook
 
 
@@ -137,7 +137,7 @@ def reported_rules(rulebook: Rulebook, fired: Collection[str]) -> frozenset[str]
     every = frozenset(fired)
 
     def silent(name: str) -> bool:
-        specific = as_tuple(rulebook.rules[name].body.get("yields_to"))
+        specific = rulebook.rules[name].yields_to
         return not (errors if name in errors else every).isdisjoint(specific)
 
     return frozenset(name for name in fired if not silent(name))
@@ -171,7 +171,7 @@ def _reached(finding: Finding, way: Way | None) -> Finding:
 
 def _weight(rulebook: Rulebook, finding: Finding) -> int:
     """How specific a finding is: a cause that names more conditions is reported before a general one."""
-    return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
+    return rulebook.rules[finding.rule].weight * 100 + len(finding.evidence)
 
 
 def _examined(finding: Finding, rule: Rule, known: FactResolver) -> Finding:
@@ -190,21 +190,21 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
     held = [item for item in rule.when.evidence(known) if item.holds]
     bounded = {item.key for item in held if item.condition != _ANY_RELEASE}
     evidence = tuple(item for item in held if item.condition != _ANY_RELEASE or item.key not in bounded)
-    needs = {key: interpolate(str(text), known) for key, text in (rule.body.get("needs") or {}).items()}
+    needs = {key: interpolate(str(text), known) for key, text in rule.needs.items()}
     return Finding(
         rule=rule.id,
-        name=rule.body["name"],
+        name=rule.name,
         severity=severity,
         verdict=Verdict.FIRES,
-        summary=rule.body["summary"],
+        summary=rule.summary,
         message=message,
-        why=str(rule.body.get("why", "")).strip(),
+        why=rule.why,
         evidence=with_needs(evidence, needs),
         references=rule.references,
         alternatives=_that_apply(filled_alternatives(rule, known), known),
-        no_pin=rule.body.get("no_pin"),
-        myth=rule.body.get("myth"),
-        confirm=rule.body.get("confirm"),
+        no_pin=rule.no_pin,
+        myth=rule.myth,
+        confirm=rule.confirm,
         backends=rule.fails_at_run or rule.disables,
     )
 
@@ -217,7 +217,7 @@ def with_reasons(
     if rule.import_error and rule.follows_selection:
         refusals = _refusals(rulebook, rule.import_error, known, predictions)
         finding = finding._replace(message="; ".join((finding.message, *refusals)))
-    if "fix_reasons" not in rule.body:
+    if rule.fix_reasons is None:
         return finding
     ways = all_alternatives(rulebook, rule, known, predictions)
     return finding._replace(alternatives=_that_apply(ways, known))
@@ -246,7 +246,7 @@ def all_alternatives(
     rulebook: Rulebook, rule: Rule, known: FactResolver, predictions: tuple[Prediction, ...]
 ) -> tuple[Remedy, ...]:
     """Return the rule's fixes, after those of the rules against the backends of the library `fix_reasons` names."""
-    library = rule.body.get("fix_reasons")
+    library = rule.fix_reasons
     index = rulebook.support.get(library) if library else None  # of all rules, also where few are evaluated
     by_id = {item.id: item for item in index or ()}
     reasons = (
@@ -364,7 +364,7 @@ def _is_missing(library: Library, known: FactResolver) -> bool:
 
 
 def _missing(library: Library, known: FactResolver, how: str, *job: Evidence) -> Finding:
-    title, key = library.body.get("title") or library.name, f"{library.distributions[0]}.version"
+    title, key = library.title, f"{library.distributions[0]}.version"
     return Finding(
         rule=NOT_INSTALLED,
         name="package-not-installed",
@@ -382,7 +382,7 @@ def _missing(library: Library, known: FactResolver, how: str, *job: Evidence) ->
 def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: FactResolver) -> Finding:
     """Each candidate that counts with its first reason; what enables one of them is a fix."""
     described = rulebook.libraries[prediction.library]
-    library = described.body.get("title") or prediction.library
+    library = described.title
     order = order_that_counts(described.preferences, known) or ()
     considered = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
     if len(considered) == 1 and considered[0].reasons and considered[0].reasons[0].rule in rulebook.rules:

@@ -99,7 +99,7 @@ class RuleIndex:
 
     def _is_of_another_release(self, rule: Rule, version: str | None) -> bool:
         """Whether the version alone keeps the rule silent: the rest of its condition need not be parsed then."""
-        wanted = rule.body["when"].get(self._key)
+        wanted = None if self._key is None else rule.condition.get(self._key)
         return wanted is not None and self._of_version(parse_conditions({self._key: wanted}), version) is False
 
     def _of_version(self, part: Condition, version: str | None) -> bool | None:

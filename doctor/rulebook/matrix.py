@@ -102,7 +102,7 @@ def _matrix(rulebook: Rulebook, library: Library, base: Facts, caller: Framework
         changed = base.with_(*(fact(key, value, "the matrix") for key, value in feature.changes.items()))
         rows.append(_row(feature, _prediction(rulebook, library, changed)))
     start = {key: base.value(key) for key in base if key.startswith("workload.")}
-    title = library.body.get("title") or library.name
+    title = library.title
     return Matrix(library.name, title, columns, start, tuple(rows))
 
 

@@ -104,9 +104,9 @@ class Rulebook:
             if implied and library.distributions:
                 for key in (f"{library.distributions[0]}.version", "torch.cuda"):  # a build is known by its CUDA
                     found.setdefault(key, set()).update(implied)
-            for row in library.body.get("implies") or ():
-                for key in written_keys(row["when"]):
-                    found.setdefault(key, set()).update(row["facts"])
+            for when, facts in library.stated_implications:
+                for key in written_keys(when):
+                    found.setdefault(key, set()).update(facts)
         return found
 
     def concerned(self, value: Callable[[str], Any]) -> Iterator[Rule]:
@@ -139,7 +139,7 @@ class Rulebook:
         """The same with more rules, none of which predicts a backend."""
         if not isinstance(self.rules, RuleTable):
             return self.with_findings({**self.rules, **rules})
-        section = section_of(library, None, [(rule.path, rule.body) for rule in rules.values()])
+        section = section_of(library, None, [(rule.path, rule.stated) for rule in rules.values()])
         return self.with_findings(RuleTable((*self.rules.sections, section)))
 
     def with_findings(self, rules: Mapping[str, Rule]) -> Rulebook:
@@ -155,7 +155,7 @@ class Rulebook:
     @cached_property
     def support(self) -> LibraryIndexes:
         """Return, for each library, the rules that disable one of its backends."""
-        return LibraryIndexes(self, lambda rule: bool(rule.body.get("disables")))
+        return LibraryIndexes(self, lambda rule: bool(rule.disables))
 
     @cached_property
     def failures(self) -> LibraryIndexes:
@@ -205,7 +205,7 @@ class Rulebook:
     @cached_property
     def seldom_packages(self) -> frozenset[str]:
         """Return the distributions that few environments have, of all libraries."""
-        return frozenset(name for library in self.libraries.values() for name in library.body.get("seldom", ()))
+        return frozenset(name for library in self.libraries.values() for name in library.seldom)
 
     @cached_property
     def replaced(self) -> Mapping[str, str]:
@@ -257,7 +257,7 @@ class Rulebook:
         return names_with(self.packages, *ROLES)
 
     def _tables(self, key: str) -> Iterator[Mapping[str, Any]]:
-        return (library.body[key] for library in self.libraries.values() if library.body.get(key))
+        return filter(None, (library.table(key) for library in self.libraries.values()))
 
 
 def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:

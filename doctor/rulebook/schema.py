@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from warnings import catch_warnings, simplefilter
@@ -24,13 +24,13 @@ from doctor.util.yaml_text import Lines, parse_yaml
 from .other_messages import other_messages
 from .proofs import ANY_RANGE, NOT_REQUIRED
 from .proofs import KEYS as PROOF_KEYS
+from .rule import is_checked
 from .shape import At, Check, Shape
 from .tables import TableFault, expanded, is_table
 
 LIBRARY = "library.yaml"  # the file that describes the library of a folder
 MAX_BYTES = 1024 * 1024  # of one rule file
 RULE_NEEDED = ("id", "name", "summary", "references")
-EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule only explains logs
 EXPLANATION_NEEDED = ("category", "packages", "signatures", "tests")  # of a rule without any of those
 REMEDIES = (
     "require",
@@ -68,11 +68,6 @@ class Source(NamedTuple):
     def line(self, *at: str) -> int:
         """The line of a part, or of the nearest part around it."""
         return Shape(self.path, self.lines).line(at)
-
-
-def is_checked(rule: Mapping[str, Any]) -> bool:
-    """Return whether `check` needs a rule; the others explain logs alone, and may have no condition."""
-    return any(key in rule for key in EFFECTS)
 
 
 def read_sources(path: Path) -> list[Source]:

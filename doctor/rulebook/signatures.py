@@ -17,10 +17,10 @@ from doctor.util.traceback_frames import last_frame
 
 from .anchors import anchors_of
 from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamp_of, stamps
-from .conditions import Condition, parse_conditions
+from .conditions import Condition
 from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
-from .schema import LIBRARY, is_checked, read_sources
+from .schema import LIBRARY, read_sources
 
 #: The kinds of failure, as answers name them; `none` is no incompatibility.
 CATEGORIES = (
@@ -82,38 +82,38 @@ class LogRule:
     @property
     def explains_only(self) -> bool:
         """Whether `check` has nothing to do with this rule."""
-        return not is_checked(self.rule.body)
+        return not self.rule.is_checked
 
     @property
     def cause(self) -> str:
         """Return the name of the cause; several rules may share one."""
-        return str(self.rule.body.get("cause") or self.rule.body["name"])
+        return self.rule.cause
 
     @property
     def category(self) -> str | None:
         """Return the kind of failure; None where the rule groups findings by other words."""
-        stated = self.rule.body.get("category")
+        stated = self.rule.category
         return stated if stated in CATEGORIES else None
 
     @property
     def packages(self) -> tuple[str, ...]:
         """Return the distributions that are involved, as the rule states them."""
-        return as_tuple(self.rule.body.get("packages"))
+        return self.rule.packages
 
     @property
     def yields_to(self) -> tuple[str, ...]:
         """Return ids of more specific rules."""
-        return as_tuple(self.rule.body.get("yields_to"))
+        return self.rule.yields_to
 
     @property
     def benign(self) -> bool:
         """Whether the line looks bad and is not."""
-        return self.category == NONE and str(self.rule.body.get("benign", "")).lower() == "true"
+        return self.category == NONE and self.rule.is_benign
 
     @cached_property
     def when(self) -> Condition | None:
         """Return the condition on facts; None where the log alone shows the cause."""
-        return parse_conditions(self.rule.body["when"]) if self.rule.body.get("when") else None
+        return self.rule.when if self.rule.condition else None
 
 
 def parse_signatures(value: Any) -> tuple[Signature, ...]:

@@ -169,11 +169,9 @@ def _final_release(item: Fact) -> str | None:
 
 def _only_excludes(rule: Rule, key: str) -> bool:
     """Whether a rule wants this package absent and says nothing else of it: its absence is not the flaw."""
-    if not key.endswith(VERSION) or not _wants_absent(rule.body["when"], key):
+    if not key.endswith(VERSION) or not _wants_absent(rule.condition, key):
         return False
-    body = rule.body
-    texts = (body["summary"], body.get("message"), body.get("needs"), body.get("fix"))
-    return _plain(package(key)) not in _plain(str(texts))
+    return _plain(package(key)) not in _plain(" ".join(rule.texts))
 
 
 def _about_a_choice(rule: Rule, key: str) -> bool:

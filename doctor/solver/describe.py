@@ -175,7 +175,7 @@ def _rules_where(plan: Any, wanted_by: Any) -> tuple[str, ...]:
 
 
 def _summary(repair: FixSearch, rules: tuple[str, ...]) -> str:
-    return "; ".join(str(repair.rulebook.rules[rule].body["summary"]) for rule in rules)
+    return "; ".join(repair.rulebook.rules[rule].summary for rule in rules)
 
 
 def _shown(value: Any) -> str | None:

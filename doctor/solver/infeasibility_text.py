@@ -43,7 +43,7 @@ class InfeasibilityExplainer:
         rule = self.rulebook.rules[finding.rule]
         library = self.cases.causes({}).selection(rule)
         sentences, proved = self._of_backends(rule, library) if library else self._of_rule(rule)
-        proved = proved and bool(sentences or finding.no_pin) and not rule.body.get("releases_unknown")
+        proved = proved and bool(sentences or finding.no_pin) and not rule.releases_unknown
         if finding.no_pin:
             sentences.insert(0, _sentence(finding.no_pin))
         if proved:

@@ -88,7 +88,7 @@ def wrong_numbers(rulebook: Rulebook, before: Collection[str], after: Assessment
         if item.rule not in before
         and item.severity in (Severity.ERROR, Severity.WARNING)
         and item.rule in rulebook.rules
-        and rulebook.rules[item.rule].body.get("category") in _REFUSED
+        and rulebook.rules[item.rule].category in _REFUSED
         and not (item.assumption or any(piece.key.endswith(".given") for piece in item.evidence))
     }
 

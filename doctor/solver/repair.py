@@ -14,7 +14,7 @@ from doctor.rulebook.conditions import Condition, parse_conditions
 from doctor.rulebook.dependence import Verdicts
 from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, reported_rules, rule_holds
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rule import Rule, as_tuple
+from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
 
 from .budget import Allowance, CandidateTried, RemedyRejected, SearchBudget
@@ -300,7 +300,7 @@ class FixSearch:
         verdicts = self._verdicts().after(facts)
         for rule in self.judged(known):
             holds = verdicts[rule.id] if rule.id in verdicts else rule_holds(self.rulebook, rule, known)
-            if holds and not plan.trusted.intersection((rule.id, *as_tuple(rule.body.get("yields_to")))):
+            if holds and not plan.trusted.intersection((rule.id, *rule.yields_to)):
                 firing.add(rule.id)  # what yields to a trusted rule follows from the same fault
             elif holds is None:
                 unclear.add(rule.id)

@@ -203,7 +203,7 @@ class Search:
 
 def _no_release(rule: Rule) -> bool:
     """Whether the rule's author says that no release fixes it, so that none is tried for it."""
-    return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
+    return rule.no_pin is not None and not any(way.require for way in rule.alternatives)
 
 
 def better(repair: FixSearch, offered: Sequence[CandidateFix]) -> tuple[CandidateFix | None, bool]:

@@ -98,7 +98,7 @@ class CasePredictor:
         known, _ = know(self.rulebook, self.environment)
         found: dict[str, tuple[str, ...]] = {}
         for rule in self.rulebook.rules.values():
-            if rule.severity == Severity.ERROR and rule.body.get("category") in BROKEN and rule.when.holds(known):
+            if rule.severity == Severity.ERROR and rule.category in BROKEN and rule.when.holds(known):
                 found[rule.library] = (*found.get(rule.library, ()), rule.id)
         return found
 
@@ -141,9 +141,7 @@ def _rules_about(rulebook: Rulebook, prefix: str) -> list[Rule]:
     for rule in rulebook.rules.values():
         of_run = any(backend.startswith(f"{prefix}.") for backend in rule.fails_at_run)
         keys = {leaf.key for leaf in rule.when.leaves()}
-        wrong = rule.body.get("category") == "wrong-numerics" and (
-            f"{prefix}.selected" in keys or rule.library == prefix
-        )
+        wrong = rule.category == "wrong-numerics" and (f"{prefix}.selected" in keys or rule.library == prefix)
         if of_run or ((wrong or (rule.library == prefix and _refuses(rule))) and rule.severity is not None):
             found.append(rule)
     return found
@@ -151,7 +149,7 @@ def _rules_about(rulebook: Rulebook, prefix: str) -> list[Rule]:
 
 def _refuses(rule: Rule) -> bool:
     """Return whether the rule makes a library without backends decline the case."""
-    return bool(rule.body.get("category") == "backend-unavailable" and not rule.fails_at_run)
+    return bool(rule.category == "backend-unavailable" and not rule.fails_at_run)
 
 
 def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], predictor: CasePredictor) -> Comparison:

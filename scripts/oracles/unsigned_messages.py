@@ -99,7 +99,7 @@ class Judge:
     def __init__(self) -> None:
         self.rules = load_log_rules()
         self.stack = Stack(load_rulebook().libraries)
-        self.ordered = sorted(self.rules, key=lambda rule: -int(rule.rule.body.get("weight", 0)))
+        self.ordered = sorted(self.rules, key=lambda rule: -int(rule.rule.stated.get("weight", 0)))
 
     def rule(self, message: str, place: str) -> str | None:
         """Return the most specific rule that explains a message with some value; None if there is none."""

@@ -51,8 +51,9 @@ from doctor.rulebook.proofs import (
     shipped_records,
     write_records,
 )
+from doctor.rulebook.rule import is_checked
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.rulebook.schema import Source, is_checked, read_source
+from doctor.rulebook.schema import Source, read_source
 from doctor.util.linear_regex import compiled
 
 #: where the code of a distribution is: other packages, and repositories

@@ -105,11 +105,11 @@ class TestVocabulary:
     def test_rules_with_a_kernel_can_confirm_what_they_fire_for(self):
         """A rule that decides by a word which its own kernel does not carry could never be confirmed or refuted."""
         for rule in builtin_rulebook().rules.values():
-            block = rule.body.get("confirm")
+            block = rule.stated.get("confirm")
             if not block:
                 continue
             decided = {*(block.get("request") or {}), *(block.get("regardless_of") or ())}
-            for key, wanted in rule.body["when"].items():
+            for key, wanted in rule.stated["when"].items():
                 word = key.removeprefix("workload.")
                 if word in WORDS and word not in rows_of(IRRELEVANT) and wanted != "absent":
                     request = {"cp_size": 2, word: another_value(word)}

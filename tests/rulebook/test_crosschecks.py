@@ -19,8 +19,8 @@ from doctor.packages.index import load_index
 from doctor.rulebook.authoring.coverage import is_generated
 from doctor.rulebook.authoring.lint import raw_leaves
 from doctor.rulebook.authoring.tests import rulebook_paths
-from doctor.rulebook.rule import as_tuple
-from doctor.rulebook.schema import is_checked, read_source
+from doctor.rulebook.rule import as_tuple, is_checked
+from doctor.rulebook.schema import read_source
 
 INDEX = load_index()
 #: Pairs of which one holds wherever the other does, and each names a fault of its own.

@@ -107,7 +107,7 @@ def trials(folder: str) -> Iterator[tuple[str, list[Trial]]]:
     sources = [source for path in rulebook_paths() if path.parent.name == folder for source in read_sources(path)]
     for source in sources:
         rule = rulebook().rules.get(source.content.get("id", ""))
-        if rule is None or "when" not in rule.body or not rule.alternatives:
+        if rule is None or "when" not in rule.stated or not rule.alternatives:
             continue
         for test in in_file_tests(source):
             if test.expect != "fires" or "9999" in test.given.values():  # 9999 tests a bound without an end
@@ -138,7 +138,7 @@ def new_errors(trial: Trial) -> list[str]:
     return sorted(
         name
         for name, rule in concerned.items()
-        if name not in as_tuple(trial.rule.body.get("yields_to"))  # the specific rule has the fix for both
+        if name not in as_tuple(trial.rule.stated.get("yields_to"))  # the specific rule has the fix for both
         and rule_holds(rulebook(), rule, trial.after) is True
         and rule_holds(rulebook(), rule, trial.before) is not True
     )

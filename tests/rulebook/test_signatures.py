@@ -93,7 +93,7 @@ def test_signatures_come_from_their_cache_until_a_file_changes(tmp_path):
     assert load_log_rules((str(rules),)) == first
     (rules / "made_up" / "LOGX001.yaml").write_text(EXPLAINS.replace("the made-up module", "the other module"))
     (changed,) = (rule for rule in load_log_rules((str(rules),)) if rule.rule.id == "LOGX001")
-    assert changed.rule.body["summary"].startswith("the other")
+    assert changed.rule.stated["summary"].startswith("the other")
 
 
 def test_tests_of_a_rule_run_on_their_logs(tmp_path):

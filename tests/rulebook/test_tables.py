@@ -98,7 +98,7 @@ def test_a_row_is_a_rule_with_tests_on_both_sides_of_each_bound(tmp_path):
 def test_a_rulebook_takes_the_rules_of_a_table(tmp_path):
     table(tmp_path, ROWS)
     rule = load_rulebook([str(tmp_path)]).rules["ACME001"]
-    assert rule.library == "acme_rows" and rule.body["name"] == "acme-requires-torch"
+    assert rule.library == "acme_rows" and rule.stated["name"] == "acme-requires-torch"
 
 
 @pytest.mark.parametrize(

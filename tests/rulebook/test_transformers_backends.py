@@ -111,7 +111,7 @@ def test_a_refusal_is_reported_by_a_rule_that_knows_its_words(rulebook, line):
 
 
 def signatures(rulebook, rule):
-    return rulebook.rules[rule].body.get("signatures") or ()
+    return rulebook.rules[rule].stated.get("signatures") or ()
 
 
 def test_enough_was_checked():

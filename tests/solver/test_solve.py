@@ -286,7 +286,7 @@ def test_a_smaller_way_that_is_worse_in_nothing_is_recommended_and_reported_as_n
     assert packages(first) == {"transformers": "4.44.2"} and "Found by search over all releases" in (first.note or "")
     assert packages(second) == {"torch": "2.7.1", "flash-attn": "2.7.3"}
     newer = {**given, "transformers.version": "4.43.0"}  # and a downgrade is never the better way
-    rules.rules["OWN001"].body["when"]["transformers.version"] = ">=4.43"
+    rules.rules["OWN001"].stated["when"]["transformers.version"] = ">=4.43"
     for parsed in ("when", "gate"):
         vars(rules.rules["OWN001"]).pop(parsed, None)
     assert packages(fixes(facts_of(newer), rules)[0]) == {"torch": "2.7.1", "flash-attn": "2.7.3"}

@@ -137,10 +137,9 @@ def _indexes(undoing: Undoing, rules: Sequence[str]) -> list[str]:
     if not labels:
         return []
     named = (
-        item["index_url"] for rule in load_rulebook(rules).rules.values() for item in rule.body.get("fix") or ()
-        if isinstance(item, dict) and item.get("index_url")
+        way.index_url for rule in load_rulebook(rules).rules.values() for way in rule.alternatives if way.index_url
     )  # fmt: skip
-    bases = {match[1] for url in named if (match := re.fullmatch(r"(https://.+/)cu\d+/?", str(url)))}
+    bases = {match[1] for url in named if (match := re.fullmatch(r"(https://.+/)cu\d+/?", url))}
     return [word for base in sorted(bases) for label in sorted(labels) for word in ("--extra-index-url", base + label)]
 
 

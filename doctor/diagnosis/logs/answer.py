@@ -26,23 +26,23 @@ def explanation(
     item: Candidate, doubts: tuple[Doubt, ...], decisive: Sequence[Candidate], known: FactResolver, stack: Stack
 ) -> Explanation:
     """Return what is said of one candidate; `decisive`: candidates of its line that missing facts decide."""
-    rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
-    message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
-    message = _worded(str(message), groups, known)
+    rule, groups = item.rule.rule, item.groups
+    message = rule.message if item.holds or item.rule.explains_only else rule.summary
+    message = _worded(message, groups, known)
     named = (_filled(name, groups) or "" for name in item.rule.packages)
     packages = tuple(dict.fromkeys(named)) or packages_of(item.rule)
     if (failed := _failed(item, packages)) is not None:
         packages, message = (failed, *packages), f"in {failed}: {message}"
     history = item.history
     message = history.sentence if history is not None and item.weight < 0 else message
-    why = str(body.get("why") or "").strip()
+    why = rule.why
     if history is not None and history.sentence != message:
         why = f"{why} {history.sentence[0].upper()}{history.sentence[1:]}." if why else history.sentence
     of_name = _of_name(history, groups.get("name")) if history is not None else ()
     return Explanation(
         cause=item.rule.cause,
         rule=rule.id,
-        category=category_of(item.rule.category or body.get("category"), item.match.text),
+        category=category_of(item.rule.category or rule.category, item.match.text),
         packages=packages,
         doubts=doubts,
         signature=item.signature.match,
@@ -52,7 +52,7 @@ def explanation(
         remedies=_as_required(
             item.match.text, packages, (*of_name, *_remedies(rule.alternatives, known, groups, stack))
         ),
-        no_pin=body.get("no_pin"),
+        no_pin=rule.no_pin,
         references=rule.references,
         missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))),
         holds=item.holds,

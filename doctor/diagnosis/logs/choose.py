@@ -147,8 +147,8 @@ def _candidate(
     if holds is False:
         return None
     groups = {**signature.groups_near(match.around), **dict(match.groups), "line": match.text}
-    stated = rule.rule.body.get("weight") if rule.explains_only else None
-    weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
+    stated = rule.rule.stated_weight if rule.explains_only else None
+    weight = stated if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     blame = attributed(match, stack)
     foreign = not holds and _is_foreign(rule, match, blame, stack, weight < 0 or not signature.conditions)
     if foreign is None:
@@ -317,7 +317,7 @@ def _mentioned(library: Library | None, match: Match) -> int:
     """Return 2 where the line names the rule's library, 1 where the lines around it do."""
     if library is None:
         return 0
-    names = {*library.distributions, str(library.body.get("import_name") or library.name), library.name}
+    names = {*library.distributions, library.import_name, library.name}
     names |= {name.replace("-", "_") for name in names}
     return 2 if any(name in match.text for name in names) else int(any(name in match.around for name in names))
 

@@ -23,9 +23,9 @@ from doctor.rulebook.conditions import PRESENT, All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
 from doctor.rulebook.proofs import BINARY, MEASURED, METADATA, SOURCE, STATED, bounds_in, proofs_of
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rule import Library, Rule, as_tuple
+from doctor.rulebook.rule import Library, Rule, as_tuple, is_checked
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import Source, is_checked, read_sources
+from doctor.rulebook.schema import Source, read_sources
 from doctor.rulebook.signatures import CATEGORIES, parse_signatures
 from doctor.rulebook.tables import table_ids
 from doctor.util.resources import programs_dir
