@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,6 +161,21 @@ distributions: [acme-attn]
 import_name: acme_attn
 environment: [ACME_MODE]
 references: [https://example.org/acme]
+frameworks:
+  - word: acme
+    spellings: [acme-attention]
+    server:
+      title: Acme
+      package: acme-attn
+      programs: {acme: serve}
+      options: {--acme-heads: {num_heads: integer}}
+trainers:
+  - id: acme
+    title: Acme trainer
+    framework: acme
+    config: {any: [acme_steps]}
+    programs: {acme: [train]}
+    options: {acme_heads: {num_heads: integer}}
 applies: {acme-attn.version: present}
 backends:
   - {id: acme.fast, title: the fast kernel}
@@ -190,6 +206,64 @@ tests:
   silent in another mode: {given: {acme-attn.version: "1.0", env.ACME_MODE: fast}, expect: silent}
 """),
 }  # fmt: skip
+BACKEND = {
+    f"rules/{NAME}/library.yaml": Edit(
+        "  - {id: acme.tiny, title: the kernel for few heads}\n  - {id: acme.plain", "  - {id: acme.plain",
+        Edit("  - {order: [acme.tiny, acme.fast, acme.plain]}\n", "  - {order: [acme.fast, acme.plain]}\n"),
+    ),
+    f"rules/{NAME}/{NAME.upper()}001.yaml": Edit("""\
+id: ACME001
+name: acme-tiny-takes-eight-heads
+summary: the kernel for few heads takes up to 8 of them
+why: It keeps all heads in one block.
+references: [https://example.org/acme]
+when: {workload.num_heads: ">8"}
+disables: acme.tiny
+message: "it takes up to 8 heads, the job has {workload.num_heads}"
+tests:
+  fires: {given: {workload.num_heads: 9}, expect: fires}
+  silent: {given: {workload.num_heads: 8}, expect: silent}
+"""),
+}  # fmt: skip
+TRAINER = {
+    f"rules/{NAME}/library.yaml": rows("""\
+  - id: acme_tune
+    title: Acme tuner
+    framework: acme
+    config: {all: [acme_tune], any: [acme_width]}
+    options:
+      acme_width: {head_dim_qk: integer}
+      acme_kind: {attn_implementation: {fast: sdpa, slow: eager}}
+    readings:
+      - {kind: length, options: [acme_length]}
+""", "trainers:\n"),
+}  # fmt: skip
+NEW_COMMAND = {
+    f"doctor/cli/{NAME}.py": Edit('''\
+"""`attn-doctor acme`: say how many libraries the rules describe."""
+
+from __future__ import annotations
+
+import typer
+
+from doctor.rulebook.rulebook import load_rulebook
+
+from .answer import Answer, reports
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+
+
+@app.command("acme")
+@reports("acme", "text")
+def acme(answer: Answer) -> int:
+    """Count the libraries."""
+    count = len(load_rulebook().libraries)
+    answer.give({"text": lambda style: f"{count} libraries\\n"})
+    return 0
+'''),
+    "doctor/cli/main.py": rows(f'\n    "{NAME}": "Count the libraries.",', "COMMANDS = {"),
+    "docs/cli.md": Edit("\n`acme` counts the libraries.\n", ""),
+}  # fmt: skip
 #: Files that a section names although not each addition changes them: shared options, tests, the folder itself.
 OPTIONAL = {
     "doctor/cli/options.py", "doctor/cli/", "docs/cli.md", "tests/cli/test_main.py",
@@ -197,6 +271,7 @@ OPTIONAL = {
 }  # fmt: skip
 ADDITIONS: Mapping[str, Mapping[str, Edit]] = {
     "a": LOCK_FILE, "b": PROBE, "c": OUTPUT, "d": DERIVED, "e": PROGRAM, "f": OPTION, "g": LIBRARY,
+    "h": BACKEND, "i": TRAINER, "j": NEW_COMMAND,
 }  # fmt: skip
 
 
@@ -356,3 +431,66 @@ def test_a_library(original: Path, tmp_path: Path) -> None:
     assert [finding["id"] for finding in report["findings"]] == ["ACME001"]
     assert [(item["library"], item["selected"]) for item in report["backends"]] == [("acme", "acme.plain")]
     assert doctor(copy, "rules", "test", "rules/acme").returncode == 0
+
+
+@pytest.fixture
+def with_library(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second copy, in which Acme is described as (g) says."""
+    copy = tmp_path_factory.mktemp("with-library") / "repository"
+    shutil.copytree(original, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(copy / "rules" / NAME, ignore_errors=True)
+    return add(copy, "g")
+
+
+def checked(copy: Path, folder: Path, **files: str) -> dict[str, Any]:
+    """Return the report on these files: option -> the text of its file."""
+    arguments: list[object] = []
+    for option, text in files.items():
+        path = folder / (f"{option}.sh" if option == "requirements" else f"{option}.yaml")
+        path.write_text(text)
+        arguments += [f"--{option}", path]
+    done = doctor(copy, "check", "--no-run", "--format", "json", *arguments)
+    assert done.returncode in (0, 1), done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def workload(report: Mapping[str, Any], word: str) -> Any:
+    return report["workload"].get(word, {}).get("value")
+
+
+def test_one_folder_adds_a_backend_a_trainer_and_a_server(with_library: Path, tmp_path: Path) -> None:
+    """Its word is known in workloads, its trainer in configs and commands, its server in commands."""
+    facts = "facts: {acme-attn.version: '1.0'}\n"
+    for text in ("framework: acme-attention\nnum_heads: 4\n", "acme_steps: 9\nacme_heads: 4\n"):
+        report = checked(with_library, tmp_path, facts=facts, workload=text)
+        assert (workload(report, "framework"), workload(report, "num_heads")) == ("acme", 4)
+        assert [(item["library"], item["selected"]) for item in report["backends"]] == [("acme", "acme.fast")]
+    for command, trains in (("acme train --acme-heads 4", True), ("acme serve --acme-heads 4", False)):
+        report = checked(with_library, tmp_path, requirements=f"pip install acme-attn==1.0\n{command}\n")
+        words = [workload(report, word) for word in ("framework", "num_heads", "training")]
+        assert words == ["acme", 4, trains], command
+
+
+def test_a_backend(with_library: Path, tmp_path: Path) -> None:
+    (with_library / "rules" / NAME / f"{NAME.upper()}001.yaml").unlink()  # (g) has a rule of this name
+    copy = add(with_library, "h")
+    facts = "facts: {acme-attn.version: '1.0'}\n"
+    for heads, selected in ((8, "acme.tiny"), (9, "acme.fast")):
+        report = checked(copy, tmp_path, facts=facts, workload=f"framework: acme\nnum_heads: {heads}\n")
+        assert [item["selected"] for item in report["backends"]] == [selected]
+    assert doctor(copy, "rules", "test", f"rules/{NAME}").returncode == 0
+
+
+def test_a_config_of_a_trainer(with_library: Path, tmp_path: Path) -> None:
+    copy = add(with_library, "i")
+    config = "acme_tune: m\nacme_width: 64\nacme_kind: slow\nacme_length: 512\n"
+    report = checked(copy, tmp_path, facts="facts: {acme-attn.version: '1.0'}\n", workload=config)
+    words = [workload(report, word) for word in ("framework", "head_dim_qk", "attn_implementation", "seq_len_q")]
+    assert words == ["acme", 64, "eager", 512]
+
+
+def test_a_command(original: Path) -> None:
+    copy = add(original, "j")
+    done = doctor(copy, NAME)
+    assert (done.returncode, done.stderr) == (0, "") and re.fullmatch(r"\d+ libraries\n", done.stdout)
+    assert "Count the libraries." in doctor(copy, "--help").stdout
