@@ -120,7 +120,7 @@ def _facts() -> str:
 def _rules(rulebook: Rulebook) -> str:
     lines = ["# Rules", "", f"{len(rulebook.rules)} rules, each with its sources and its tests.", ""]
     for library in sorted({rule.library for rule in rulebook.rules.values()}):
-        title = rulebook.libraries[library].body.get("title", library) if library in rulebook.libraries else library
+        title = rulebook.libraries[library].title if library in rulebook.libraries else library
         lines += [f"## {title}", "", "| rule | | |", "|---|---|---|"]
         own = sorted((rule for rule in rulebook.rules.values() if rule.library == library), key=lambda rule: rule.id)
         lines += [f"| [{r.id}]({r.id}.md) | {kind_of(r)} | {escaped(str(r.body['summary']))} |" for r in own]
