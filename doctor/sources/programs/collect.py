@@ -18,11 +18,20 @@ _FIELDS = ("field", "Field", "Option", "Argument")  # of dataclasses, pydantic a
 _SWITCHES = {"store_true": False, "store_false": True}
 
 
+class Test(NamedTuple):
+    """The test of a branch, and whether the branch needs it to hold."""
+
+    node: ast.expr
+    holds: bool
+    scope: Scope
+
+
 class Call(NamedTuple):
     """One call, or a decorator without arguments, and the function around it."""
 
     node: ast.Call
     scope: Scope
+    tests: tuple[Test, ...] = ()  # of the branches around it
 
 
 def parse(path: Path, text: str) -> ast.Module:
@@ -56,6 +65,7 @@ class Collector:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.calls: list[Call] = []
+        self._tests: tuple[Test, ...] = ()
         self.set: list[tuple[ast.expr, ast.expr, int]] = []  # os.environ[key] = value, and the line
 
     def module(self, tree: ast.Module) -> None:
@@ -73,10 +83,20 @@ class Collector:
             self._function(node, scope)
         elif isinstance(node, ast.ClassDef):
             self._class(node, scope)
+        elif isinstance(node, ast.If):
+            self._branch(node, scope)
         else:
             self._assignment(node, scope)
             for child in ast.iter_child_nodes(node):
                 self._child(child, scope)
+
+    def _branch(self, node: ast.If, scope: Scope) -> None:
+        self._expression(node.test, scope)
+        around = self._tests
+        for body, holds in ((node.body, True), (node.orelse, False)):
+            self._tests = (*around, Test(node.test, holds, scope))
+            self._body(body, scope)
+        self._tests = around
 
     def _child(self, node: ast.AST, scope: Scope) -> None:
         if isinstance(node, ast.stmt):
@@ -90,7 +110,7 @@ class Collector:
     def _expression(self, node: ast.expr, scope: Scope) -> None:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Call):
-                self.calls.append(Call(inner, scope))
+                self.calls.append(Call(inner, scope, self._tests))
                 self._argument(inner)
             elif isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
                 self._assign(inner.target.id, inner.value, scope)
@@ -116,7 +136,7 @@ class Collector:
             self._expression(node, scope)
         else:
             bare = ast.copy_location(ast.Call(node, [], []), node)
-            self.calls.append(Call(bare, scope))
+            self.calls.append(Call(bare, scope, self._tests))
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> None:
         for item in node.body:
@@ -132,7 +152,8 @@ class Collector:
         for base in node.bases:
             arguments, keywords = (given.args, given.keywords) if isinstance(given, ast.Call) else ([], [])
             made = ast.copy_location(ast.Call(base, arguments, keywords), node)
-            self.calls.append(Call(made, id(own) if own is not None and given is not None else scope))
+            inner = id(own) if own is not None and given is not None else scope
+            self.calls.append(Call(made, inner, self._tests))
 
     def _assignment(self, node: ast.stmt, scope: Scope) -> None:
         if isinstance(node, ast.Assign):
@@ -177,8 +198,9 @@ class Collector:
         action = keywords.get("action")
         switch = action.value if isinstance(action, ast.Constant) else None
         if isinstance(key, str) and key:
-            usual = ast.Constant(_SWITCHES[switch]) if switch in _SWITCHES else ast.Constant(None)
-            self.names.options[key] = keywords.get("default", usual)
+            given = not long.startswith("-") or getattr(keywords.get("required"), "value", False)  # there is no default
+            usual = ast.Constant(_SWITCHES.get(str(switch)))
+            self.names.options[key] = keywords.get("default", None if given else usual)
 
 
 def _is_of_base(node: ast.AST) -> bool:

@@ -66,9 +66,10 @@ def read_program(
     try:
         found.module(tree)
         table = CallTable(watch.script_calls, watch.trainers)
-        said = [item for call in found.calls for item in _of_call(call, names, table)]
+        calls = [call for call in found.calls if not _is_left_out(call, names)]
+        said = [item for call in calls for item in _of_call(call, names, table)]
         variables = list(_variables(found, path, watch))
-        unread = [fact for call in found.calls for fact in _unread(call, names, table, path)]
+        unread = [fact for call in calls for fact in _unread(call, names, table, path)]
     except RecursionError:
         raise DoctorError(f"{path}: nested too deeply") from None
     groups: dict[str, list[_Said]] = {}
@@ -109,6 +110,12 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def _is_left_out(call: Call, names: Names) -> bool:
+    """Return whether a call is in a branch that the options of the program, as given or by default, do not take."""
+    values = ((test.holds, names.value(test.node, test.scope).value) for test in call.tests)
+    return any(bool(value) != holds for holds, value in values if value is None or isinstance(value, (bool, int, str)))
 
 
 def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:

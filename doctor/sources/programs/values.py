@@ -101,7 +101,29 @@ class Names:
                 return inner._replace(value=not inner.value)
             if isinstance(node.op, ast.USub) and isinstance(inner.value, (int, float)):
                 return inner._replace(value=-inner.value)
+        if isinstance(node, ast.BoolOp):
+            return self._all_or_any(node, scope, depth)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._compared(node, scope, depth)
         return _NO_VALUE
+
+    def _all_or_any(self, node: ast.BoolOp, scope: Scope, depth: int) -> Value:
+        """Return the value of `and` and `or`, as far as one item decides it."""
+        found = [self.value(item, scope, depth + 1) for item in node.values]
+        ends = isinstance(node.op, ast.Or)
+        decides = next((item for item in found if _is_plain(item) and bool(item.value) is ends), None)
+        if decides is not None:
+            return decides
+        return found[-1] if all(map(_is_plain, found)) else _NO_VALUE
+
+    def _compared(self, node: ast.Compare, scope: Scope, depth: int) -> Value:
+        left, right = (self.value(item, scope, depth + 1) for item in (node.left, node.comparators[0]))
+        if not (_is_plain(left) and _is_plain(right)) or not isinstance(
+            node.ops[0], (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)
+        ):
+            return _NO_VALUE
+        equal = left.value == right.value
+        return Value(equal is isinstance(node.ops[0], (ast.Eq, ast.Is)), left.assumed or right.assumed)
 
     def _name(self, name: str, scope: Scope, depth: int) -> Value:
         for level in self._levels(scope):
@@ -206,6 +228,10 @@ class Names:
             elif isinstance(found.value, dict):
                 made.update({str(name): value for name, value in found.value.items() if name not in made})
         return made
+
+
+def _is_plain(found: Value) -> bool:
+    return found.value is None or (isinstance(found.value, (bool, int, str)) and not isinstance(found.value, Dotted))
 
 
 def _same(found: list[Value]) -> Value:

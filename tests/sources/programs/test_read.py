@@ -104,6 +104,35 @@ def test_calls_state_the_job(text: str, expected: dict[str, object]) -> None:
     assert {key: found.get(key) for key in expected} == expected
 
 
+BRANCH = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--xformers", action="store_true")
+p.add_argument("--mode", default="plain")
+p.add_argument("where")
+args = p.parse_args()
+if {test}:
+    unet.enable_xformers_memory_efficient_attention()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "options", "called"),
+    [
+        ("args.xformers", {}, False),
+        ("args.xformers", {"xformers": True}, True),
+        ("args.xformers and is_available()", {}, False),
+        ("not args.xformers", {}, True),
+        ("args.mode == 'fast'", {}, False),
+        ("args.mode == 'fast'", {"mode": "fast"}, True),
+        ("is_available()", {}, True),
+        ("args.where == 'x'", {}, True),
+    ],
+)
+def test_a_call_in_a_branch_that_the_options_do_not_take_is_none(test: str, options: dict, called: bool) -> None:
+    """A script offers kernels by options that are off: what it does not call is no error of the job."""
+    assert (stated(BRANCH.format(test=test), **options).get("framework") == "xformers") is called
+
+
 LAYER = """import transformer_engine as te
 class Layer(te.pytorch.TransformerLayer):
     def __init__(self, config):
