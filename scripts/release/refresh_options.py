@@ -44,6 +44,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "lmdeploy": ("cli/", "messages"),
     "megatron-core": ("arguments", "transformer_config", "training/config"),
     "xtuner": ("config", "v1/"),
+    "deepspeed": ("runtime/config", "runtime/zero/config", "inference/config", "sequence"),
+    "nemo-toolkit": ("nlp/models", "collections/llm", "lightning/"),
+    "diffusers": ("models/attention_dispatch", "models/attention_processor", "quantizers/"),
+    "torchtitan": ("config", "models/"),
+    "megatron-bridge": ("training/config", "models/"),
 }
 _ENDS = ("Config", "Arguments", "Args", "Mixin", "Schema", "Options", "Params", "Config_")
 _SWITCHES = {"store_true": False, "store_false": True}
@@ -60,46 +65,37 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     for name in given.releases or LIBRARIES:
-        archive = _archive(name, given.folder)
-        if archive is None:
-            print(f"{name}: no archive", file=sys.stderr)
+        try:
+            library, version = _release(name)
+            archive = _archive(library, version, given.folder)
+        except DoctorError as problem:
+            print(f"{name}: {problem.message}", file=sys.stderr)
             continue
-        library, version = _named(archive)
         if library in LIBRARIES:
             found = dict(sorted(_options(archive, LIBRARIES[library]).items()))
-            _merge(table.setdefault(library, {}), version, found)
+            if found:
+                _merge(table.setdefault(library, {}), version, found)
             print(f"{library} {version}: {len(found)} options", file=sys.stderr)
     lines = [f"{json.dumps(name)}: {json.dumps(table[name], sort_keys=True)}" for name in sorted(table)]
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _archive(requirement: str, folder: Path) -> Path | None:
-    """Return the archive of a release, downloaded where the folder has none."""
+def _release(requirement: str) -> tuple[str, str]:
+    """Return package and version of `NAME==VERSION`; of a name alone the newest release that is no candidate."""
     name, _, version = requirement.partition("==")
+    if version:
+        return name, version
+    final = [release for release in published_releases(name) if not Version(release).is_prerelease]
+    if not final:
+        raise DoctorError(f"`{name}` has no release")
+    return name, final[-1]
+
+
+def _archive(name: str, version: str, folder: Path) -> Path:
+    """Return the archive of a release, fetched where the folder has none; nothing of it runs."""
     file = name.replace("-", "_")
-    for attempt in range(2):
-        found = sorted(folder.glob(f"{file}-{version}*.*"), key=lambda path: Version(_named(path)[1]))
-        if found or attempt:
-            return found[-1] if found else None
-        try:
-            got = fetch_archive(name, version or _newest(name), folder)
-        except DoctorError as error:
-            print(f"{name}: {error.message}", file=sys.stderr)
-            return None
-        got.replace(folder / got.name)
-    return None
-
-
-def _newest(name: str) -> str:
-    """Return the newest release that is final; DoctorError where the registry lists none."""
-    listed = published_releases(name)
-    return next((one for one in reversed(listed) if not Version(one).is_prerelease), listed[-1])
-
-
-def _named(archive: Path) -> tuple[str, str]:
-    """Return library and version by the name of an archive."""
-    parts = archive.name.removesuffix(".tar.gz").removesuffix(".whl").split("-")
-    return parts[0].replace("_", "-").lower(), parts[1]
+    found = sorted(folder.glob(f"**/{file}-{version}[-.]*"))
+    return found[0] if found else fetch_archive(name, version, folder)
 
 
 def _options(archive: Path, wanted: tuple[str, ...]) -> dict[str, Option]:
