@@ -434,6 +434,7 @@ def check_library(shape: Shape, content: Any) -> None:
     script_call: dict[str, Check] = {
         "call": texts, "facts": facts, "arguments": shape.values(text, fact_keys), "positional": texts,
         "values": shape.values(text, shape.values(text, some_facts)), "rank": shape.integer, "options": text,
+        "assigned": shape.boolean,
     }  # fmt: skip
 
     def patterns(value: Any, at: At) -> None:

@@ -25,13 +25,15 @@ class CallRow:
     positional: tuple[str, ...] = ()  # names of the arguments without one
     rank: int = 0  # of two calls that state the same fact, the higher counts
     options: str | None = None  # the trainer whose options the arguments are
+    assigned: bool = False  # what the program assigns to attributes counts as such options, too
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> CallRow:
         """Return a row of a library file."""
         called = (row["call"],) if isinstance(row["call"], str) else tuple(row["call"])
         positional, rank = tuple(row.get("positional") or ()), int(row.get("rank", 0))
-        return cls(**{**row, "call": called, "positional": positional, "rank": rank})
+        assigned = str(row.get("assigned")).lower() == "true"
+        return cls(**{**row, "call": called, "positional": positional, "rank": rank, "assigned": assigned})
 
 
 class CallTable:

@@ -175,6 +175,17 @@ class Collector:
                         self._assign(name.id, item, scope)
             elif isinstance(target, ast.Subscript):
                 self._entry(target, value, scope)
+            elif isinstance(target, ast.Attribute):
+                self._attribute(target, value, scope)
+
+    def _attribute(self, target: ast.Attribute, value: ast.expr, scope: Scope) -> None:
+        names = [target.attr]
+        inner = target.value
+        while isinstance(inner, ast.Attribute):
+            names.insert(0, inner.attr)
+            inner = inner.value
+        if isinstance(inner, ast.Name):
+            self.names.attributes.setdefault(".".join(names), []).append((scope, value))
 
     def _entry(self, target: ast.Subscript, value: ast.expr, scope: Scope) -> None:
         if self.names.path(target.value, scope) == "os.environ":

@@ -131,7 +131,8 @@ def _of_call(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:
         for key, value, assumed, argument in stated(row, given):
             yield _Said(key, value, assumed, line, row.rank, f"{short}({argument})" if argument else short)
         if row.options is not None:
-            yield from _of_options(row.options, given, line, row.rank, short, table)
+            assigned = names.set_attributes() if row.assigned else {}
+            yield from _of_options(row.options, {**assigned, **given}, line, row.rank, short, table)
 
 
 def _parsed(call: Call, names: Names, table: CallTable) -> Iterator[_Said]:

@@ -52,6 +52,9 @@ class Names:
     defaults: dict[tuple[Scope, str], ast.expr | None] = field(default_factory=dict)  # of parameters
     options: dict[str, ast.expr | None] = field(default_factory=dict)  # of its parser and its classes of arguments
     parents: dict[Scope, Scope] = field(default_factory=dict)
+    attributes: dict[str, list[tuple[Scope, ast.expr]]] = field(
+        default_factory=dict
+    )  # `model.dtype` of `cfg.model.dtype`
 
     def path(self, node: ast.expr, scope: Scope = 0) -> str | None:
         """Return the path of a name, `?.method` for a method of an object; None for other expressions."""
@@ -207,6 +210,12 @@ class Names:
             chosen = self.value(node.body if test.value else node.orelse, scope, depth + 1)
             return Value(chosen.value, chosen.assumed or test.assumed)
         return _same([self.value(item, scope, depth + 1) for item in (node.body, node.orelse)])
+
+    def set_attributes(self) -> dict[str, Value]:
+        """Return what the program assigns to attributes of its objects; unknown where two assignments differ."""
+        return {
+            name: _same([self.value(node, scope) for scope, node in found]) for name, found in self.attributes.items()
+        }
 
     def _entry(self, node: ast.Subscript, scope: Scope, depth: int) -> Value:
         key = self.value(node.slice, scope, depth + 1).value

@@ -22,6 +22,16 @@ LATENT = """python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attent
 """
 LOCAL = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 --transformer-impl local\n"
 MODULE = "python -m torch.distributed.run tools/train.py --num-layers 2 --hidden-size 512 --num-attention-heads 8\n"
+IN_SHELL = """CMD="python pretrain.py --load $(pwd) --num-layers 2 --hidden-size 512"
+CMD="$CMD --num-attention-heads 8"
+srun -l bash -c "$CMD"
+"""
+DEFAULT = """ENTRYPOINT=${ENTRYPOINT:-"-m verl.trainer.sft_trainer"}
+torchrun --nnodes 1 ${ENTRYPOINT} data.max_length=2048
+"""
+BRIDGE = """uv run python -m torch.distributed.run scripts/training/run_recipe.py --recipe x model.seq_length=4096 \\
+    model.context_parallel_size=$CP mixed_precision=bf16_with_mxfp8_mixed
+"""
 ONLY_ARGUMENTS = """export MODEL_OPTIONS=" \\
     --num-layers 2 --load ${CHECKPOINT}/model --hidden-size 512 --num-attention-heads 8"
 EXTRA_ARGS=(--bf16 --micro-batch-size $BATCH)
@@ -111,6 +121,10 @@ def words(declaration):
         }),
         (LOCAL, {"not_understood": ("transformer_impl=local",)}),
         (MODULE, MODEL_WORDS),
+        (IN_SHELL, MODEL_WORDS),
+        (DEFAULT, {**TRAINED, "trainer": "verl", "finetuning": "full", "liger_kernel": False}),
+        (BRIDGE, {"framework": "megatron", "training": True, "trainer": "megatron_bridge", "seq_len_q": 4096,
+                  "cp_size": None, "dtype": "bfloat16", "fp8_recipe": "mxfp8"}),
         (ONLY_ARGUMENTS, {**MODEL_WORDS, "dtype": "bfloat16", "batch_size": None}),
         (UNKNOWN_PROGRAM, MODEL_WORDS),
         (GENERATION, {}),

@@ -133,6 +133,20 @@ def test_a_call_in_a_branch_that_the_options_do_not_take_is_none(test: str, opti
     assert (stated(BRANCH.format(test=test), **options).get("framework") == "xformers") is called
 
 
+RECIPE = """from megatron.bridge.recipes.llama import llama_pretrain_config
+cfg = llama_pretrain_config()
+cfg.model.context_parallel_size = 2
+cfg.model.seq_length = 4096 if fast() else 8192
+cfg.dataset.seq_length = 1024
+"""
+
+
+def test_what_is_assigned_to_the_config_of_a_recipe_is_an_option() -> None:
+    found = stated(RECIPE)
+    assert (found["framework"], found["cp_size"], found["training"]) == ("megatron", 2, True)
+    assert "seq_len_q" not in found
+
+
 LAYER = """import transformer_engine as te
 class Layer(te.pytorch.TransformerLayer):
     def __init__(self, config):

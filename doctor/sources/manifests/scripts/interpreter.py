@@ -21,7 +21,7 @@ from doctor.util.redact import shortened
 from .base_images import image
 from .compilers import of_command
 from .installs import Installs, LineWord
-from .jobs import job_facts
+from .jobs import STARTS_JOB, job_facts
 from .serving import add_job, default_command
 from .shell import LONGEST_VALUE, Command, commands
 from .training import listed_facts
@@ -45,12 +45,20 @@ _SYNCS = {
     ("pipenv", "sync"): ("Pipfile.lock", ManifestKind.PIPFILE_LOCK),
 }  # fmt: skip
 _CONTEXTS = ("docker", "dockerfiles", ".devcontainer", "containers", "container", "build", "scripts", "slurm", "jobs")
+_SHELLS = ("bash", "sh")
 MOST_SOURCED = 20  # files
+
+
+def _inner(words: Sequence[LineWord]) -> str | None:
+    """Return the text of `bash -c TEXT`, where it may start a job."""
+    if len(words) < 2 or re.fullmatch(r"-\w*c", words[0][1]) is None or STARTS_JOB.search(words[1][1]) is None:
+        return None
+    return words[1][1]
 
 
 def _is_known(value: str) -> bool:
     """Return whether a value is known, or lists options of which some are."""
-    return UNKNOWN not in value or re.match(r"\s*--\w", value) is not None
+    return UNKNOWN not in value or re.search(r"(?:^|\s)--\w", value) is not None
 
 
 class Script:
@@ -139,7 +147,12 @@ class Script:
             return None
 
     def _command(self, command: Command) -> None:
-        words = [(word.line, text) for word in command.words for text in word.expanded(self.variables)]
+        first = next((at for at, word in enumerate(command.words) if not word.assigns), len(command.words))
+        words = [
+            (word.line, text)
+            for at, word in enumerate(command.words)
+            for text in word.expanded(self.variables, leads=at < first)
+        ]
         if command.array is not None:
             self._array(command.array, " ".join(text for _, text in words), certain=command.certain)
             return
@@ -321,6 +334,11 @@ class Script:
             if default := default_command(text):
                 words = [*((line, word) for word in default), *words[at + 1 :]]
                 break
+            if text.rpartition("/")[2] in _SHELLS and (inner := _inner(words[at + 1 :])) is not None:
+                for command in commands(inner, line):
+                    own = [(line, word) for each in command.words for word in each.expanded(self.variables)]
+                    self.serve(own, certain=certain and command.certain)
+                return
         add_job(self.served, job_facts(words, self.path, self.find, self.watch), certain=certain)
 
     def take_listed_options(self) -> None:

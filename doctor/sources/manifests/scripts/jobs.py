@@ -15,7 +15,7 @@ from .serving import serving_facts
 from .training import SCRIPT, Find, options_of, training_facts
 
 #: Text of a shell command, as in `sh -c "…"`, that may start one.
-STARTS_JOB = re.compile(r"\bserve\b|launch_server|api_server|train|\bsft\b|\bswift\b|\btrl\b")
+STARTS_JOB = re.compile(r"\bserve\b|launch_server|api_server|train|\bsft\b|\bswift\b|\btrl\b|run_recipe")
 
 
 def job_facts(words: Sequence[tuple[int, str]], file: Path, find: Find, watch: Watch) -> list[Fact]:

@@ -36,6 +36,7 @@ _NAME = re.compile(
 )
 _ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=")
 _ITEMS = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")  # in quotes too, one word for each item
+_QUOTED = re.compile(r"([\"'])(.*)\1", re.DOTALL)  # of `${NAME:-"a default"}`
 _RUN = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _OPENS = {"if": True, "case": True, "while": True, "until": True, "select": True, "for": False}  # whether it branches
 _CLOSES = ("fi", "esac", "done")
@@ -49,8 +50,17 @@ class Word(NamedTuple):
     line: int
     parts: tuple[Part, ...]
 
-    def expanded(self, variables: Mapping[str, str | None]) -> list[str]:
-        """Return what the shell expands it to: several words, or none, where an unquoted variable holds blanks."""
+    @property
+    def assigns(self) -> bool:
+        """Return whether it begins as `NAME=`."""
+        return self.parts[0][0] == "plain" and _ARRAY.match(self.parts[0][1]) is not None
+
+    def expanded(self, variables: Mapping[str, str | None], *, leads: bool = False) -> list[str]:
+        """Return what the shell expands it to: several words, or none, where an unquoted variable holds blanks.
+
+        leads: only assignments come before it; the value of one stays whole.
+        """
+        assigns = leads and self.assigns
         if len(self.parts) == 1 and self.parts[0][0] == "plain" and not re.search(r"[$`]", self.parts[0][1]):
             return [self.parts[0][1]]
         words, fresh, length = [""], True, 0
@@ -59,7 +69,7 @@ class Word(NamedTuple):
             length += len(value) if value is not text else 0
             if length > LONGEST_VALUE:
                 return [UNKNOWN]
-            whole = kind == "quoted" and not _ITEMS.fullmatch(text)
+            whole = assigns or (kind == "quoted" and not _ITEMS.fullmatch(text))
             if whole or kind == "literal" or "$" not in text:
                 words[-1] += value
                 fresh = fresh and kind == "plain" and not value
@@ -100,7 +110,7 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
             return UNKNOWN
         found = variables.get(name, None if match["how"] is None else "")
         given = name in variables
-        how, other = match["how"] or "", match["other"] or ""
+        how, other = match["how"] or "", _QUOTED.sub(r"\2", match["other"] or "")
         if other in ("[@]", "[*]"):
             items = variables.get(f"{name}[@]")
             return UNKNOWN if items is None else items
