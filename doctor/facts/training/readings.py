@@ -141,13 +141,14 @@ def _split(reading: Reading, options: Options, *_: object) -> Iterator[Statement
 
 def _sharding(reading: Reading, options: Options, read: ReadConfig, _: object) -> Iterator[Statement]:
     """How ranks share the model: by a config of DeepSpeed, or by FSDP."""
-    text = options.text("deepspeed")
+    name = "deepspeed"
+    text = options.text(name)
     if text is not None and reading.pattern and (found := re.fullmatch(reading.pattern, text)):
-        yield from brought(text, found[1], "deepspeed")
+        yield from brought(text, found[1], name)
     elif text is not None:
-        yield from zero(read(text), "deepspeed")
-    elif (table := options.mapping("deepspeed")) is not None:
-        yield from zero(table, "deepspeed")
+        yield from zero(read(text), name)
+    elif (table := options.mapping(name)) is not None:
+        yield from zero(table, name)
     else:
         yield from _fsdp(options, read)
 
