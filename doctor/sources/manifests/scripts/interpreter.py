@@ -30,7 +30,7 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PIP = re.compile(r"pip(?:3(?:\.[0-9]+)?)?")
 _CONDA = ("conda", "mamba", "micromamba")
 _QUIET = ("echo", "printf", "#", "cat", "grep", "sed", "true", ":", "which", "command", "type")
-_BUILDERS = ("pip", "pip3", "uv", "conda", "mamba", "micromamba", "make", "cmake", "python setup.py", "apt-get", "apt")
+_BUILDERS = ("pip", "pip3", "uv", *_CONDA, "make", "cmake", "python setup.py", "apt-get", "apt")
 _STARTS = ("srun", "docker", "podman", "singularity", "apptainer", "enroot", "torchrun", "sbatch", "mpirun")
 _IMAGE = re.compile(
     r"(?:--container-image=)?((?:docker://)?(?:(?:nvcr\.io[/#]nvidia|pytorch)/pytorch|vllm/vllm-openai|lmsysorg/sglang):\S+)"
