@@ -26,7 +26,6 @@ from _harness import DOCTOR, ROOT, arguments, run, settings, write_json
 
 INCIDENT = ROOT / "examples" / "incidents" / "b"
 DISTRIBUTIONS = 200
-BARE = getattr(sys, "_base_executable", sys.executable)  # without the import hook of an editable install
 GOAL = 23.0  # bare starts, for every command of ours
 
 
@@ -74,7 +73,7 @@ def everything(work: Path, options: argparse.Namespace) -> tuple[dict[str, list[
         check=True, capture_output=True, env=settings(work),
     )  # fmt: skip
     commands = {
-        "python -c pass": [BARE, "-c", "pass"],
+        "python -c pass": [str(target), "-c", "pass"],  # without the import hooks of an editable install
         "attn-doctor --version": [*doctor, "--version"],
         "attn-doctor check --facts snapshot.json": [*doctor, "check", "--no-run", "--facts", str(snapshot)],
         "attn-doctor check --facts F.yaml --workload W.yaml": [*doctor, "check", "--no-run", *written],
