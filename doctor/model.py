@@ -404,6 +404,27 @@ class Prediction(NamedTuple):
     prefill: str | None = None  # of the prompt, where the library chooses it apart; `selected` then decodes
 
 
+class BackendCost(NamedTuple):
+    """What one backend takes for the job's attention, one layer: predicted, never measured here."""
+
+    backend: str
+    selected: bool
+    select: str  # what the user writes to select it; empty for the selected one
+    milliseconds: float | None  # None: unknown
+    memory: Mapping[str, int]  # bytes by part; empty: unknown
+    peak: int | None  # the most that it holds besides inputs and mask
+
+
+class AttentionCost(NamedTuple):
+    """What the backends that serve one kind of layer take, the fastest first, and where the figures come from."""
+
+    layer: str  # empty: the only kind of layer, or the main one
+    shape: str
+    layers: int | None  # how many of this kind
+    basis: str
+    backends: tuple[BackendCost, ...]
+
+
 class MatrixRow(NamedTuple):
     """One feature, as changes to the workload, and what becomes of every backend."""
 
@@ -521,6 +542,7 @@ class Report(NamedTuple):
     today: tuple[str, ...] = ()  # releases that an installer takes today, judged where no release was stated
     options: str = ""  # that name the same target and job again
     drift: DriftCoverage | None = None  # of the installed sources; None where they were not to be analyzed
+    costs: tuple[AttentionCost, ...] = ()  # of each kind of layer, where its shape is known
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1
 

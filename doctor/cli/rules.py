@@ -14,6 +14,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
 from doctor.report.rule_page import as_markdown, as_text, kind_of, page_of
 from doctor.rulebook.authoring import scaffold
+from doctor.rulebook.authoring.format import format_file, rule_files
 from doctor.rulebook.authoring.tests import failure_text, run_rule_tests
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
@@ -139,8 +140,6 @@ def format_rules(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 where a file differs.")] = False,
 ) -> int:
     """Write rule files in the one style; their content stays the same."""
-    from doctor.rulebook.authoring.format import format_file, rule_files
-
     files = rule_files([Path(path) for path in paths or ("rules",)])
     changed = [path for path in files if format_file(path, write=not check)]
     verb = "would be formatted" if check else "formatted"

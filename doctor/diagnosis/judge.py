@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.facts.vocabulary import nearest
-from doctor.model import Facts, Finding, Severity
+from doctor.model import ABSENT, AttentionCost, Facts, Finding, Severity
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.nightly import judge_nightly
 from doctor.rulebook.rulebook import Rulebook
@@ -40,6 +40,7 @@ class RuleVerdict(NamedTuple):
     to_fix: Assessment  # of ranges: what an installer would take today
     notes: tuple[str, ...] = ()
     chosen: frozenset[str] = frozenset()  # rules whose finding the project decided for: no fix is wanted
+    costs: tuple[AttentionCost, ...] = ()  # of each kind of layer
 
 
 def apply_rules(
@@ -52,18 +53,34 @@ def apply_rules(
 
     `grounds` and `ranges` are what the cases of one environment share.
     """
-    verdict = _of_main_layers(rulebook, examined, grounds, ranges)
+    verdict = _with_costs(rulebook, _of_main_layers(rulebook, examined, grounds, ranges))
     more: dict[str, Finding] = {}
+    costs = list(verdict.costs)
     known = {item.rule for item in verdict.found}
     for layer in examined.layers:
         whole = complete_workload(examined.facts.with_(*layer.facts.values()))
         own = _of_main_layers(rulebook, examined._replace(facts=whole, layers=()), None, ranges)
+        own = _with_costs(rulebook, own, layer.name)
+        costs += own.costs
         for item in own.found:
             if item.rule not in known:
                 more.setdefault(item.rule, item._replace(message=f"in the {layer.name}: {item.message}"))
+    verdict = verdict._replace(costs=tuple(costs))
     if not more:
         return verdict
     return verdict._replace(found=tuple(sorted((*verdict.found, *more.values()), key=lambda item: item.severity.rank)))
+
+
+def _with_costs(rulebook: Rulebook, verdict: RuleVerdict, layer: str = "") -> RuleVerdict:
+    """Return the verdict with what attention costs, and a finding where another backend is far better."""
+    known = verdict.assessment.known
+    if known.value("gpu.sm") in (None, ABSENT) or not known.has_workload or not verdict.assessment.predictions:
+        return verdict
+    from .attention_costs import cost_of, with_better_backend  # door: a job on a known GPU
+
+    found = with_better_backend(rulebook, known, verdict.found)
+    cost = cost_of(rulebook, known, layer)
+    return verdict._replace(found=found, costs=() if cost is None else (cost,))
 
 
 def _of_main_layers(

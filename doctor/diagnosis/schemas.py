@@ -311,6 +311,28 @@ def _prediction() -> Schema:
     }  # fmt: skip
 
 
+def _costs() -> Schema:
+    number: Schema = {"type": ["number", "null"]}
+    backend = {
+        "type": "object",
+        "required": ["backend", "selected", "select", "milliseconds", "bytes_peak", "memory"],
+        "properties": {
+            "backend": TEXT, "selected": {"type": "boolean"}, "select": {"type": ["string", "null"]},
+            "milliseconds": number, "bytes_peak": number,
+            "memory": {"type": "object", "additionalProperties": {"type": "integer"}},
+        },
+    }  # fmt: skip
+    return {
+        "description": "Of each kind of layer, where the GPU and its shape are known: predicted, the fastest first.",
+        "type": "object",
+        "required": ["layer", "layers", "shape", "basis", "backends"],
+        "properties": {
+            "layer": {"type": ["string", "null"]}, "layers": {"type": ["integer", "null"]}, "shape": TEXT,
+            "basis": TEXT, "backends": {"type": "array", "items": backend},
+        },
+    }  # fmt: skip
+
+
 def _report() -> Schema:
     fact = {"type": "object", "required": ["value", "source"]}
     finding = {
@@ -361,6 +383,7 @@ def _report() -> Schema:
             "workload": {"type": "object", "additionalProperties": fact},
             "findings": {"type": "array", "items": finding},
             "backends": {"type": "array", "items": _prediction()},
+            "costs": {"type": "array", "items": _costs()},
             "fixes": {"type": "array", "items": fix},
             "undetermined": {"type": "array", "items": {"type": "object"}},
             "unconcerned": {"type": "array", "items": finding},

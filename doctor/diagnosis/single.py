@@ -125,6 +125,7 @@ class _CaseDiagnosis:
             today=examined.today,
             options=target_options(request),
             drift=api.coverage,
+            costs=verdict.costs,
         )
 
     def _confirmed(self, found: tuple[Finding, ...], assessment: Assessment, rulebook: Rulebook) -> AfterRuns:

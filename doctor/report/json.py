@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from doctor.model import (
+    AttentionCost,
     Candidate,
     Case,
     ChangeKind,
@@ -40,6 +41,7 @@ def backends(report: Report, style: Style) -> str:
     """The backend predictions alone."""
     content = _head(report)
     content["backends"] = [prediction(item) for item in report.predictions]
+    content["costs"] = [_cost(item) for item in report.costs]
     content["undetermined"] = [_undetermined(item) for item in report.undetermined]
     content["notes"] = list(report.notes)
     return _dump(content)
@@ -76,6 +78,7 @@ def document(report: Report) -> dict[str, Any]:
         },
         "findings": [_finding(item, report) for item in report.findings],
         "backends": [prediction(item) for item in report.predictions],
+        **({"costs": [_cost(item) for item in report.costs]} if report.costs else {}),
         "fixes": [_fix(item) for item in report.fixes],
         "undetermined": [_undetermined(item) for item in report.undetermined],
         "inputs": [{"path": item.path, "kind": item.kind, "gave": list(item.gave)} for item in report.read],
@@ -114,6 +117,27 @@ def prediction(item: Prediction) -> dict[str, Any]:
         "candidates": [_candidate(candidate) for candidate in item.candidates],
         "fails_at_run": _reason(item.fails_at_run),
         "import_error": _reason(item.import_error),
+    }
+
+
+def _cost(item: AttentionCost) -> dict[str, Any]:
+    """What each backend takes for one kind of layer: milliseconds, and bytes by part."""
+    return {
+        "layer": item.layer or None,
+        "layers": item.layers,
+        "shape": item.shape,
+        "basis": item.basis,
+        "backends": [
+            {
+                "backend": cost.backend,
+                "selected": cost.selected,
+                "select": cost.select or None,
+                "milliseconds": None if cost.milliseconds is None else float(f"{cost.milliseconds:.4g}"),
+                "bytes_peak": cost.peak,
+                "memory": dict(cost.memory),
+            }
+            for cost in item.backends
+        ],
     }
 
 

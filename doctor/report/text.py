@@ -8,6 +8,7 @@ from doctor.model import ApiUse, ChangeKind, Evidence, Finding, Fix, Report, Sev
 
 from .brief import brief, cause, closing_line, comparison, headline, numbered_fixes
 from .cases import readings
+from .costs import cost_tables
 from .fix_text import alternative_lines, no_pin_lead, safety_text
 from .page import Page
 from .proof import proof_lines
@@ -41,6 +42,7 @@ def diagnosis(report: Report, style: Style) -> str:
         explained = frozenset(finding.rule for finding in report.findings)
         for prediction in report.predictions:
             backend_lines(page, prediction, explained)
+    cost_tables(page, report)
     run_lines(page, report)
     if report.fixes:
         page.gap()
@@ -73,6 +75,7 @@ def backends(report: Report, style: Style) -> str:
     for prediction in report.predictions:
         page.gap()
         backend_table(page, prediction)
+    cost_tables(page, report)
     page.gap()
     page.say(machine_line(report), lead="Machine:", look="label", hang=4)
     page.say(stack_line(report), lead="Packages:", look="label", hang=4)

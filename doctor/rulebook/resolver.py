@@ -49,6 +49,8 @@ def way_of(key: str) -> Way:
         otherwise = Fact(key, ABSENT, "not set")
     elif key.startswith("ranks."):
         otherwise = Fact(key, ABSENT, "no other rank was compared")
+    elif key.startswith("speed."):
+        otherwise = Fact(key, ABSENT, "no other backend is much faster or leaner")
     default = term(key).default if of_workload and not key.endswith(".given") else None
     return Way(
         derivation,

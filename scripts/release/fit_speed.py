@@ -35,7 +35,8 @@ CURVES = ROOT / "rules" / "speed" / "curves.json"
 RECORDS = ROOT / "tests" / "captures" / "speed" / "h100-torch2.11.jsonl.gz"
 MOST_SPREAD = 0.1
 MULTIPROCESSORS = {"NVIDIA H100 80GB HBM3": 132}
-LIKE = {"NVIDIA H100 80GB HBM3": "^NVIDIA (H100|H200|H800|GH200)(?!.*(PCIe|NVL))"}
+LIKE = {"NVIDIA H100 80GB HBM3": r"\b(H100|H200|H800|GH200)\b(?!.*(PCIe|NVL))"}
+MATRIX = {"NVIDIA H100 80GB HBM3": {"half": 790.0, "float32": 51.6}}  # plain_benchmark.py prints them
 SOURCE = "scripts/gpu/plain_benchmark.py"
 TERMS = ("fixed", "per_moved", "per_short", "per_repeated", "per_score", "per_bias", "uneven")
 
@@ -231,7 +232,7 @@ def content_of(items: Sequence[Measurement], base: Records, salt: str) -> dict[s
         machines.append(
             {
                 "gpu": gpu, "sm": next(iter(own.values()))[0].sm, "like": LIKE[gpu],
-                "multiprocessors": MULTIPROCESSORS[gpu], "torch": torch, "source": SOURCE,
+                "multiprocessors": MULTIPROCESSORS[gpu], "torch": torch, "source": SOURCE, "matrix_tflops": MATRIX[gpu],
                 "curves": [
                     asdict(fitted(backend, training, found, base.traits[backend]))
                     for (backend, training), found in own.items()
@@ -256,7 +257,7 @@ def main() -> int:
     parser.add_argument("--salt", default="", help="another choice of the shapes that are held out; not to be written")
     given = parser.parse_args()
     items = records_of(given.records)
-    base = load_records()
+    base = load_records(curves=None)
     content = content_of(items, base, given.salt)
     machines = tuple(
         Machine(**{**row, "curves": tuple(Curve(**c) for c in row["curves"])}) for row in content["machines"]

@@ -65,6 +65,7 @@ class Machine:
     multiprocessors: int
     torch: str
     source: str
+    matrix_tflops: Mapping[str, float]  # 10^12 operations per second of a large matrix product
     curves: tuple[Curve, ...]
 
 
@@ -76,8 +77,11 @@ class Records:
     traits: Mapping[str, Mapping[str, Any]]
     same_kernel: Mapping[str, str]  # backend -> the recorded one whose kernels it has
     memory: Mapping[str, Mapping[str, Mapping[str, float]]]
-    figures: tuple[Mapping[str, Any], ...]
-    select: Mapping[str, str]  # backend -> how a job selects it
+    figures: tuple[Mapping[str, Any], ...]  # published by others, for GPUs or backends without a curve
+    holds_for: Mapping[str, Mapping[str, str]]  # backend -> releases for which its curve counts
+    select: Mapping[str, str]  # backend -> what the user writes to select it
+    own_choice: Mapping[str, Mapping[str, Any]]  # backend -> the same as facts of the workload
+    other_calls: tuple[Mapping[str, Any], ...]  # other calls that a framework can make for the same attention
 
     def machine(self, sm: str | None, name: str | None) -> Machine | None:
         """Return the recorded GPU that is like this one."""
@@ -88,11 +92,14 @@ class Records:
 
     def milliseconds(self, machine: Machine, backend: str, shape: CallShape) -> float | None:
         """Return the predicted time of a backend; None where it was not measured."""
+        curve = self.curve_of(machine, backend, shape.training)
+        return None if curve is None else curve.milliseconds(shape, self.traits_of(backend), machine.multiprocessors)
+
+    def curve_of(self, machine: Machine, backend: str, training: bool) -> Curve | None:
+        """Return the curve of a backend in one direction; None where it was not measured."""
         recorded = self.same_kernel.get(backend, backend)
-        for curve in machine.curves:
-            if curve.backend == recorded and curve.training == shape.training:
-                return curve.milliseconds(shape, self.traits_of(backend), machine.multiprocessors)
-        return None
+        found = (item for item in machine.curves if item.backend == recorded and item.training == training)
+        return next(found, None)
 
     def traits_of(self, backend: str) -> Mapping[str, Any]:
         """Return what a backend does with masks and heads; its own words go before those of the kernel it has."""
@@ -153,17 +160,19 @@ def peak(parts: Mapping[str, int]) -> int:
 
 
 @functools.cache
-def load_records(folder: Path | None = None) -> Records:
-    """Return the records that ship with the rulebook, or those of another folder."""
+def load_records(folder: Path | None = None, curves: str | None = "curves.json") -> Records:
+    """Return the records that ship with the rulebook, or those of another folder; without `curves`, no GPU is known."""
     folder = folder or rules_dir() / "speed"
-    curves, backends = (_read(folder / name) for name in ("curves.json", "backends.json"))
+    backends = _read(folder / "backends.json")
+    measured = {"machines": [], "memory": {}} if curves is None else _read(folder / curves)
     try:
         machines = tuple(
-            Machine(**{**row, "curves": tuple(Curve(**curve) for curve in row["curves"])}) for row in curves["machines"]
+            Machine(**{**row, "curves": tuple(Curve(**curve) for curve in row["curves"])})
+            for row in measured["machines"]
         )
         return Records(
-            machines, backends["traits"], backends["same_kernel"], curves["memory"], tuple(backends["figures"]),
-            backends["select"],
+            machines, backends["traits"], backends["same_kernel"], measured["memory"], tuple(backends["figures"]),
+            backends["holds_for"], backends["select"], backends["own_choice"], tuple(backends["other_calls"]),
         )  # fmt: skip
     except (KeyError, TypeError) as problem:
         raise DoctorError(f"the records of speed in `{folder}` lack {problem}") from None

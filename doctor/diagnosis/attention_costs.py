@@ -1,0 +1,290 @@
+"""What the job's attention costs with each backend that serves it, and the finding where another one is far better.
+
+Times come from the recorded curves, memory from the shapes. Another backend is right for the job only if the rules find
+nothing against it that they do not find against the selected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from doctor.facts.vocabulary import fact
+from doctor.model import ABSENT, AttentionCost, BackendCost, Facts, Finding, Severity
+from doctor.rulebook.backends import INAPPLICABLE, Predictor
+from doctor.rulebook.conditions import parse_conditions
+from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.speed.curves import Machine, Records, load_records, peak
+from doctor.rulebook.speed.shape import CallShape, Unshaped, shape_of
+
+_RULES = ("SPEED001", "SPEED002", "SPEED003")
+_TIMES, _MEMORY_TIMES = 1.3, 2.0
+_LEAST_MEMORY, _PART_OF_GPU = 4 << 30, 20
+_SOURCE = "compared with the other backends of the job"
+_HELD_BACK = ("workload.packing", "workload.padding_free", "workload.varlen_attn", "workload.use_varlen_attn")
+
+
+class Option(NamedTuple):
+    """One backend of the job, how it is selected, and which facts of the job then change."""
+
+    backend: str
+    select: str
+    changes: Facts
+
+
+class Comparison(NamedTuple):
+    """The backends of one call with their figures; `options[0]` is the selected one."""
+
+    options: tuple[Option, ...]
+    costs: tuple[BackendCost, ...]  # in the order of the options
+    basis: str
+    shape: CallShape | None
+    machine: Machine | None
+
+
+def compare(rulebook: Rulebook, known: FactResolver) -> Comparison | None:
+    """Return the backends of the job with their predicted cost; None where none is selected."""
+    selected = selected_backend(rulebook, known)
+    if selected is None:
+        return None
+    records = load_records()
+    options = (Option(selected, "", Facts()), *_others(rulebook, known, records, selected))
+    found = shape_of(known.value)
+    shape = None if found is None or isinstance(found, Unshaped) or not _describes(known) else found
+    machine = records.machine(known.value("gpu.sm"), _text(known.value("gpu.name")))
+    if shape is None:
+        return Comparison(options, (), "", None, machine)
+    costs = tuple(_cost(records, machine, known, option, shape, option.backend == selected) for option in options)
+    return Comparison(options, costs, _basis(machine), shape, machine)
+
+
+def cost_of(rulebook: Rulebook, known: FactResolver, layer: str = "") -> AttentionCost | None:
+    """Return what each backend takes for one kind of layer; None where no shape or no backend is known."""
+    compared = compare(rulebook, known)
+    if compared is None or compared.shape is None or not any(item.memory for item in compared.costs):
+        return None
+    unknown = float("inf")
+    ordered = sorted(compared.costs, key=lambda item: unknown if item.milliseconds is None else item.milliseconds)
+    return AttentionCost(layer, _words(compared.shape), _count(known, layer), compared.basis, tuple(ordered))
+
+
+def with_better_backend(rulebook: Rulebook, known: FactResolver, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings, and one that names a far better backend; where another names the same, it says so too."""
+    compared = compare(rulebook, known)
+    facts = None if compared is None else _judged(rulebook, known, compared, found)
+    if facts is None:
+        return found
+    more = evaluate(rulebook.only(_RULES), known.given.with_(*facts.values())).findings
+    for item in more:
+        general = [name for name in rulebook.rules[item.rule].body.get("yields_to", ()) if name not in _RULES]
+        same = next((other for other in found if other.rule in general), None)
+        if same is None:
+            found = (*found, item)
+        else:
+            longer = same._replace(message=f"{same.message}; {item.message}")
+            found = tuple(longer if other is same else other for other in found)
+    return tuple(sorted(found, key=lambda item: item.severity.rank))
+
+
+def selected_backend(rulebook: Rulebook, known: FactResolver) -> str | None:
+    """Return the backend whose kernels run: of the library that the chosen implementation calls; None if unknown."""
+    outer = None
+    for prefix, library in rulebook.by_prefix.items():
+        if library.applies is not None and library.applies.holds(known) is not True:
+            continue
+        selected = known.value(f"{prefix}.selected")
+        if selected in (None, ABSENT, INAPPLICABLE):
+            continue
+        if prefix != "hf":
+            return str(selected)
+        outer = str(selected)
+    return outer if outer == "hf.eager" else None
+
+
+def _others(rulebook: Rulebook, known: FactResolver, records: Records, selected: str) -> Iterator[Option]:
+    """Yield the other backends: of the same library where they are available, and of other calls of the framework."""
+    seen = {selected}
+    prefix = selected.partition(".")[0]
+    for backend in rulebook.by_prefix[prefix].backends:
+        if backend.id not in records.own_choice or backend.id in seen:
+            continue
+        if known.value(f"{backend.id}.available") is True and _holds_for(records, backend.id, known):
+            seen.add(backend.id)
+            changes = Facts(fact(key, value, _SOURCE) for key, value in records.own_choice[backend.id].items())
+            yield Option(backend.id, f"`{records.select[backend.id]}`", changes)
+    framework = known.value("workload.framework")
+    for call in records.other_calls:
+        if framework not in call["framework"]:
+            continue
+        changes = Facts(fact(key, value, _SOURCE) for key, value in call["facts"].items())
+        there = known.with_(changes, Predictor(rulebook))
+        backend_there = selected_backend(rulebook, there)
+        if backend_there is not None and backend_there not in seen and _holds_for(records, backend_there, there):
+            seen.add(backend_there)
+            yield Option(backend_there, f"`{call['select']}`", changes)
+
+
+def _holds_for(records: Records, backend: str, known: FactResolver) -> bool:
+    wanted = records.holds_for.get(backend)
+    return wanted is None or parse_conditions(wanted).holds(known) is True
+
+
+def _describes(known: FactResolver) -> bool:
+    """Whether one call of this shape is what a layer does: no packed rows, no context parallelism, no dropout."""
+    layout = known.value("workload.qkv_layout")
+    return not (
+        any(known.value(key) is True for key in _HELD_BACK)
+        or (isinstance(layout, str) and layout.startswith("t"))
+        or (known.value("workload.cp_size") or 1) not in (1, ABSENT)
+        or (known.value("workload.dropout") or 0) not in (0, ABSENT)
+        or known.value("workload.deterministic") is True
+    )
+
+
+def _cost(
+    records: Records, machine: Machine | None, known: FactResolver, option: Option, shape: CallShape, selected: bool
+) -> BackendCost:
+    if option.backend.startswith("sdpa.") and known.value("workload.sdpa_mask_tensor") is True:
+        shape = replace(shape, arbitrary=True)
+    counts = machine is not None and _holds_for(records, option.backend, known)
+    milliseconds = records.milliseconds(machine, option.backend, shape) if machine is not None and counts else None
+    memory = records.memory_of(option.backend, shape)
+    return BackendCost(
+        option.backend, selected, option.select, milliseconds, memory or {}, None if memory is None else peak(memory)
+    )
+
+
+def _judged(rulebook: Rulebook, known: FactResolver, compared: Comparison, found: tuple[Finding, ...]) -> Facts | None:
+    """Return the facts `speed.*` where another backend is far better and right for this job."""
+    values: dict[str, Any] = {}
+    if compared.costs:
+        values.update(_faster(rulebook, known, compared, found))
+        values.update(_leaner(rulebook, known, compared, found, values))
+    if "speed.best" not in values:
+        values.update(_published(rulebook, known, compared, found))
+    if not values:
+        return None
+    values["speed.selected"] = compared.options[0].backend
+    return Facts(fact(key, value, _SOURCE) for key, value in values.items())
+
+
+def _faster(
+    rulebook: Rulebook, known: FactResolver, compared: Comparison, found: tuple[Finding, ...]
+) -> Mapping[str, Any]:
+    own, machine, shape = compared.costs[0], compared.machine, compared.shape
+    if own.milliseconds is None or machine is None or shape is None or _waits_for_launches(own, machine, shape):
+        return {}
+    pairs = zip(compared.options, compared.costs, strict=True)
+    timed = sorted((cost.milliseconds, option) for option, cost in pairs if cost.milliseconds is not None)
+    for milliseconds, option in timed:
+        share = (own.milliseconds - milliseconds) / (own.milliseconds + _linear_layers(shape, machine))
+        if own.milliseconds < _TIMES * milliseconds or share < 0.1:
+            break
+        if _right(rulebook, known, option, found):
+            return {
+                "speed.best": option.backend, "speed.times": round(own.milliseconds / milliseconds, 1),
+                "speed.share": round(100 * share), "speed.select": option.select, "speed.basis": compared.basis,
+            }  # fmt: skip
+    return {}
+
+
+def _waits_for_launches(own: BackendCost, machine: Machine, shape: CallShape) -> bool:
+    """Whether the call is so small that launching it takes longer than computing it: nothing is gained in a job."""
+    curve = load_records().curve_of(machine, own.backend, shape.training)
+    return curve is None or (own.milliseconds or 0.0) < _TIMES * curve.at_least
+
+
+def _linear_layers(shape: CallShape, machine: Machine) -> float:
+    """Return the milliseconds of the linear layers of a transformer block: 12 width² weights, at 0.7 of the peak."""
+    width = shape.num_heads * shape.head_dim_qk
+    passes = 3 if shape.training else 1
+    operations = 24 * shape.batch_size * shape.seq_len_q * width**2 * passes
+    return operations / (0.7 * machine.matrix_tflops[shape.precision] * 1e12) * 1000
+
+
+def _leaner(
+    rulebook: Rulebook,
+    known: FactResolver,
+    compared: Comparison,
+    found: tuple[Finding, ...],
+    faster: Mapping[str, Any],
+) -> Mapping[str, Any]:
+    own, memory = compared.costs[0], known.value("gpu.memory_bytes")
+    if own.peak is None:
+        return {}
+    least = memory / _PART_OF_GPU if isinstance(memory, int) and memory > 0 else _LEAST_MEMORY
+    pairs = list(zip(compared.options, compared.costs, strict=True))
+    pairs.sort(key=lambda pair: (pair[0].backend != faster.get("speed.best"), pair[1].milliseconds or 0.0))
+    for option, cost in pairs:
+        if cost.peak is None or own.peak < _MEMORY_TIMES * cost.peak or own.peak - cost.peak < least:
+            continue
+        if option.backend == faster.get("speed.best") or _right(rulebook, known, option, found):
+            workspace = own.peak - own.memory["output"] - own.memory["gradients"]
+            return {
+                "speed.lean": option.backend, "speed.memory_times": round(own.peak / cost.peak, 1),
+                "speed.memory_bytes": own.peak, "speed.lean_bytes": cost.peak, "speed.scores_bytes": workspace,
+                "speed.select": option.select, "speed.basis": faster.get("speed.basis", "predicted from the shapes"),
+            }  # fmt: skip
+    return {}
+
+
+def _published(
+    rulebook: Rulebook, known: FactResolver, compared: Comparison, found: tuple[Finding, ...]
+) -> Mapping[str, Any]:
+    records = load_records()
+    own = compared.options[0].backend
+    kernel = records.same_kernel.get(own, own)
+    for figure in records.figures:
+        if figure["selected"] not in (own, kernel) or known.value("gpu.sm") not in figure["sm"]:
+            continue
+        for option in compared.options[1:]:
+            if option.backend == figure["best"] and _right(rulebook, known, option, found):
+                return {
+                    "speed.best": option.backend, "speed.published_times": figure["times"],
+                    "speed.select": option.select, "speed.basis": f"{figure['says']}: {figure['source']}",
+                }  # fmt: skip
+    return {}
+
+
+def _right(rulebook: Rulebook, known: FactResolver, option: Option, found: tuple[Finding, ...]) -> bool:
+    """Whether the rules find nothing against the job with this backend that they do not find as it is."""
+    if not option.select:
+        return False
+    there = evaluate(rulebook, known.given.with_(*option.changes.values()), name_missing=False)
+    now = {item.rule for item in found if item.severity != Severity.NOTE}
+    if any(item.severity != Severity.NOTE and item.rule not in now for item in there.findings):
+        return False
+    failing = any(item.fails_at_run or item.import_error for item in there.predictions)
+    return not failing and selected_backend(rulebook, there.known) == option.backend
+
+
+def _basis(machine: Machine | None) -> str:
+    if machine is None:
+        return "times: not measured on this GPU; memory: predicted from the shapes"
+    return f"predicted from measurements on an {machine.gpu} with torch {machine.torch}"
+
+
+def _words(shape: CallShape) -> str:
+    heads = f"{shape.num_heads}/{shape.num_kv_heads}" if shape.grouped else str(shape.num_heads)
+    wide = str(shape.head_dim_qk) if shape.head_dim_qk == shape.head_dim_v else shape.width
+    long = str(shape.seq_len_q) if shape.seq_len_q == shape.seq_len_kv else f"{shape.seq_len_q} of {shape.seq_len_kv}"
+    window = f", window {shape.window}" if shape.window is not None else ""
+    passes = "forward and backward" if shape.training else "forward"
+    return f"{shape.batch_size} x {long} tokens, {heads} heads of {wide}, {shape.dtype}{window}, {passes}"
+
+
+def _count(known: FactResolver, layer: str) -> int | None:
+    kinds = known.value("workload.layer_types")
+    if not isinstance(kinds, tuple):
+        return None
+    wanted = layer.removesuffix(" layers")
+    window = known.value("workload.window")
+    main = "sliding_attention" if isinstance(window, tuple) and "sliding_attention" in kinds else "full_attention"
+    return sum(kind == (wanted or main) for kind in kinds) or None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value != ABSENT else None
