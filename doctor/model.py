@@ -420,7 +420,6 @@ class AttentionCost(NamedTuple):
 
     layer: str  # empty: the only kind of layer, or the main one
     shape: str
-    layers: int | None  # how many of this kind
     basis: str
     backends: tuple[BackendCost, ...]
 

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, AttentionCost, BackendCost, Facts, Finding, Severity
-from doctor.rulebook.backends import INAPPLICABLE, Predictor
+from doctor.rulebook.backends import INAPPLICABLE, Predictor, order_that_counts
 from doctor.rulebook.conditions import parse_conditions
-from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.speed.curves import Machine, Records, load_records, peak
-from doctor.rulebook.speed.shape import CallShape, Unshaped, shape_of
+from doctor.rulebook.speed.shape import CallShape, Unshaped, needs_of, shape_of
 
-_RULES = ("SPEED001", "SPEED002", "SPEED003")
+_RULES = ("SPEED001", "SPEED002", "SPEED003", "SPEED004")
 _TIMES, _MEMORY_TIMES = 1.3, 2.0
 _LEAST_MEMORY, _PART_OF_GPU = 4 << 30, 20
 _SOURCE = "compared with the other backends of the job"
@@ -61,20 +61,32 @@ def compare(rulebook: Rulebook, known: FactResolver) -> Comparison | None:
     return Comparison(options, costs, _basis(machine), shape, machine)
 
 
-def cost_of(rulebook: Rulebook, known: FactResolver, layer: str = "") -> AttentionCost | None:
-    """Return what each backend takes for one kind of layer; None where no shape or no backend is known."""
+def costs_of(rulebook: Rulebook, known: FactResolver, layer: str = "") -> tuple[AttentionCost, ...]:
+    """Return what each backend takes for one kind of layer, and for full layers next to layers with a window."""
+    kinds, window = known.value("workload.layer_types"), known.value("workload.window")
+    mixed = isinstance(kinds, tuple) and {"sliding_attention", "full_attention"} <= {*kinds} and not layer
+    if not mixed or not isinstance(window, tuple):
+        return _one_cost(rulebook, known, layer)
+    changes = Facts((fact("workload.window", ABSENT, "the full layers have none"),))
+    full = known.with_(changes, Predictor(rulebook))
+    return (
+        *_one_cost(rulebook, known, "sliding_attention layers"),
+        *_one_cost(rulebook, full, "full_attention layers"),
+    )
+
+
+def _one_cost(rulebook: Rulebook, known: FactResolver, layer: str) -> tuple[AttentionCost, ...]:
     compared = compare(rulebook, known)
     if compared is None or compared.shape is None or not any(item.memory for item in compared.costs):
-        return None
+        return ()
     unknown = float("inf")
     ordered = sorted(compared.costs, key=lambda item: unknown if item.milliseconds is None else item.milliseconds)
-    return AttentionCost(layer, _words(compared.shape), _count(known, layer), compared.basis, tuple(ordered))
+    return (AttentionCost(layer, _words(compared.shape), compared.basis, tuple(ordered)),)
 
 
 def with_better_backend(rulebook: Rulebook, known: FactResolver, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return the findings, and one that names a far better backend; where another names the same, it says so too."""
-    compared = compare(rulebook, known)
-    facts = None if compared is None else _judged(rulebook, known, compared, found)
+    facts = _judged(rulebook, known, compare(rulebook, known), found)
     if facts is None:
         return found
     more = evaluate(rulebook.only(_RULES), known.given.with_(*facts.values())).findings
@@ -102,6 +114,17 @@ def selected_backend(rulebook: Rulebook, known: FactResolver) -> str | None:
             return str(selected)
         outer = str(selected)
     return outer if outer == "hf.eager" else None
+
+
+def _only_backend(rulebook: Rulebook, known: FactResolver) -> str | None:
+    """Return the backend that runs if any does, where a fact is missing to know that it does."""
+    for library in rulebook.by_prefix.values():
+        if library.applies is None or library.applies.holds(known) is not True or len(library.backends) < 2:
+            continue
+        order = order_that_counts(library.preferences, known)
+        possible = [name for name in order or () if known.value(f"{name}.available") is not False]
+        return possible[0] if len(possible) == 1 else None
+    return None
 
 
 def _others(rulebook: Rulebook, known: FactResolver, records: Records, selected: str) -> Iterator[Option]:
@@ -157,17 +180,22 @@ def _cost(
     )
 
 
-def _judged(rulebook: Rulebook, known: FactResolver, compared: Comparison, found: tuple[Finding, ...]) -> Facts | None:
+def _judged(
+    rulebook: Rulebook, known: FactResolver, compared: Comparison | None, found: tuple[Finding, ...]
+) -> Facts | None:
     """Return the facts `speed.*` where another backend is far better and right for this job."""
     values: dict[str, Any] = {}
-    if compared.costs:
+    if compared is not None and compared.costs:
         values.update(_faster(rulebook, known, compared, found))
         values.update(_leaner(rulebook, known, compared, found, values))
-    if "speed.best" not in values:
-        values.update(_published(rulebook, known, compared, found))
+        if "speed.best" not in values:
+            values.update(_skipping(rulebook, known, compared, found))
+    own = _only_backend(rulebook, known) if compared is None else compared.options[0].backend
+    if own is not None and "speed.best" not in values:
+        values.update(_published(rulebook, known, own, found))
     if not values:
         return None
-    values["speed.selected"] = compared.options[0].backend
+    values["speed.selected"] = own
     return Facts(fact(key, value, _SOURCE) for key, value in values.items())
 
 
@@ -197,12 +225,38 @@ def _waits_for_launches(own: BackendCost, machine: Machine, shape: CallShape) ->
     return curve is None or (own.milliseconds or 0.0) < _TIMES * curve.at_least
 
 
+def _skipping(
+    rulebook: Rulebook, known: FactResolver, compared: Comparison, found: tuple[Finding, ...]
+) -> Mapping[str, Any]:
+    """Return a backend that leaves out blocks which the selected one computes, on a GPU without records."""
+    shape, records = compared.shape, load_records()
+    if compared.machine is not None or shape is None or not shape.written_mask:
+        return {}
+
+    def operations(backend: str) -> float:
+        return needs_of(shape, records.traits_of(backend), 1).tflop
+
+    own = operations(compared.options[0].backend) if records.traits_of(compared.options[0].backend) else 0.0
+    for option in compared.options[1:]:
+        other = operations(option.backend) if records.traits_of(option.backend) else 0.0
+        if not other or own < _MEMORY_TIMES * other or not _right(rulebook, known, option, found):
+            continue
+        share = (own - other) / (own + _linear_operations(shape) / 1e12)
+        return {
+            "speed.skipping": option.backend, "speed.blocks_times": round(own / other, 1),
+            "speed.share": round(100 * share), "speed.select": option.select,
+        }  # fmt: skip
+    return {}
+
+
+def _linear_operations(shape: CallShape) -> float:
+    width = shape.num_heads * shape.head_dim_qk
+    return 24 * shape.batch_size * shape.seq_len_q * width**2 * (3 if shape.training else 1)
+
+
 def _linear_layers(shape: CallShape, machine: Machine) -> float:
     """Return the milliseconds of the linear layers of a transformer block: 12 width² weights, at 0.7 of the peak."""
-    width = shape.num_heads * shape.head_dim_qk
-    passes = 3 if shape.training else 1
-    operations = 24 * shape.batch_size * shape.seq_len_q * width**2 * passes
-    return operations / (0.7 * machine.matrix_tflops[shape.precision] * 1e12) * 1000
+    return _linear_operations(shape) / (0.7 * machine.matrix_tflops[shape.precision] * 1e12) * 1000
 
 
 def _leaner(
@@ -231,22 +285,37 @@ def _leaner(
     return {}
 
 
-def _published(
-    rulebook: Rulebook, known: FactResolver, compared: Comparison, found: tuple[Finding, ...]
-) -> Mapping[str, Any]:
+def _published(rulebook: Rulebook, known: FactResolver, own: str, found: tuple[Finding, ...]) -> Mapping[str, Any]:
+    """Return what others published of this GPU; the other backend may be unknown, but nothing may speak against it."""
     records = load_records()
-    own = compared.options[0].backend
     kernel = records.same_kernel.get(own, own)
     for figure in records.figures:
         if figure["selected"] not in (own, kernel) or known.value("gpu.sm") not in figure["sm"]:
             continue
-        for option in compared.options[1:]:
-            if option.backend == figure["best"] and _right(rulebook, known, option, found):
-                return {
-                    "speed.best": option.backend, "speed.published_times": figure["times"],
-                    "speed.select": option.select, "speed.basis": f"{figure['says']}: {figure['source']}",
-                }  # fmt: skip
+        for select, changes in _ways_to(records, known, figure["best"]):
+            there = evaluate(rulebook, known.given.with_(*changes.values()), name_missing=False)
+            best = there.known.value(f"{figure['best']}.available")
+            if best is False or _speaks_against(there, found):
+                continue
+            return {
+                "speed.best": figure["best"], "speed.published_times": figure["times"], "speed.select": select,
+                "speed.basis": f"{figure['says']}: {figure['source']}",
+            }  # fmt: skip
     return {}
+
+
+def _ways_to(records: Records, known: FactResolver, backend: str) -> Iterator[tuple[str, Facts]]:
+    """Yield how a job comes to a backend: by a choice of its own library, else by another call of its framework."""
+    framework = known.value("workload.framework")
+    prefix = backend.partition(".")[0]
+    selected = known.value(f"{prefix}.selected")
+    if selected not in (INAPPLICABLE, ABSENT) and backend in records.own_choice:
+        choice = records.own_choice[backend].items()
+        yield f"`{records.select[backend]}`", Facts(fact(key, value, _SOURCE) for key, value in choice)
+        return
+    for call in records.other_calls:
+        if framework in call["framework"] and call.get("to") == prefix:
+            yield f"`{call['select']}`", Facts(fact(key, value, _SOURCE) for key, value in call["facts"].items())
 
 
 def _right(rulebook: Rulebook, known: FactResolver, option: Option, found: tuple[Finding, ...]) -> bool:
@@ -254,11 +323,14 @@ def _right(rulebook: Rulebook, known: FactResolver, option: Option, found: tuple
     if not option.select:
         return False
     there = evaluate(rulebook, known.given.with_(*option.changes.values()), name_missing=False)
+    return not _speaks_against(there, found) and selected_backend(rulebook, there.known) == option.backend
+
+
+def _speaks_against(there: Assessment, found: tuple[Finding, ...]) -> bool:
     now = {item.rule for item in found if item.severity != Severity.NOTE}
     if any(item.severity != Severity.NOTE and item.rule not in now for item in there.findings):
-        return False
-    failing = any(item.fails_at_run or item.import_error for item in there.predictions)
-    return not failing and selected_backend(rulebook, there.known) == option.backend
+        return True
+    return any(item.fails_at_run or item.import_error for item in there.predictions)
 
 
 def _basis(machine: Machine | None) -> str:
@@ -274,16 +346,6 @@ def _words(shape: CallShape) -> str:
     window = f", window {shape.window}" if shape.window is not None else ""
     passes = "forward and backward" if shape.training else "forward"
     return f"{shape.batch_size} x {long} tokens, {heads} heads of {wide}, {shape.dtype}{window}, {passes}"
-
-
-def _count(known: FactResolver, layer: str) -> int | None:
-    kinds = known.value("workload.layer_types")
-    if not isinstance(kinds, tuple):
-        return None
-    wanted = layer.removesuffix(" layers")
-    window = known.value("workload.window")
-    main = "sliding_attention" if isinstance(window, tuple) and "sliding_attention" in kinds else "full_attention"
-    return sum(kind == (wanted or main) for kind in kinds) or None
 
 
 def _text(value: Any) -> str | None:

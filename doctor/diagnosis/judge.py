@@ -76,11 +76,10 @@ def _with_costs(rulebook: Rulebook, verdict: RuleVerdict, layer: str = "") -> Ru
     known = verdict.assessment.known
     if known.value("gpu.sm") in (None, ABSENT) or not known.has_workload or not verdict.assessment.predictions:
         return verdict
-    from .attention_costs import cost_of, with_better_backend  # door: a job on a known GPU
+    from .attention_costs import costs_of, with_better_backend  # door: a job on a known GPU
 
     found = with_better_backend(rulebook, known, verdict.found)
-    cost = cost_of(rulebook, known, layer)
-    return verdict._replace(found=found, costs=() if cost is None else (cost,))
+    return verdict._replace(found=found, costs=costs_of(rulebook, known, layer))
 
 
 def _of_main_layers(

@@ -325,10 +325,10 @@ def _costs() -> Schema:
     return {
         "description": "Of each kind of layer, where the GPU and its shape are known: predicted, the fastest first.",
         "type": "object",
-        "required": ["layer", "layers", "shape", "basis", "backends"],
+        "required": ["layer", "shape", "basis", "backends"],
         "properties": {
-            "layer": {"type": ["string", "null"]}, "layers": {"type": ["integer", "null"]}, "shape": TEXT,
-            "basis": TEXT, "backends": {"type": "array", "items": backend},
+            "layer": {"type": ["string", "null"]}, "shape": TEXT, "basis": TEXT,
+            "backends": {"type": "array", "items": backend},
         },
     }  # fmt: skip
 

@@ -72,6 +72,8 @@ EXAMPLES: Mapping[str, str] = {
     "speed.best": "sdpa.flash",
     "speed.times": "3.1",
     "speed.published_times": "1.7",
+    "speed.skipping": "flex.triton",
+    "speed.blocks_times": "3.9",
     "speed.share": "30",
     "speed.lean": "sdpa.flash",
     "speed.memory_times": "24.5",

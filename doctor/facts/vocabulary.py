@@ -115,6 +115,8 @@ TERMS: dict[str, Term] = _terms(
     ("speed.best", TEXT, "the fastest backend of this job by the records, where the selected one is much slower"),
     ("speed.times", NUMBER, "how many times as long as the fastest backend the selected one takes"),
     ("speed.published_times", NUMBER, "the same by a published figure, where no record covers this GPU"),
+    ("speed.skipping", TEXT, "a backend of this job that leaves out blocks which the selected one computes"),
+    ("speed.blocks_times", NUMBER, "how many times as many operations the selected backend computes"),
     ("speed.share", INTEGER, "estimated part of a layer's time that the selected backend wastes, in percent"),
     ("speed.lean", TEXT, "the backend of this job that holds least, where the selected one holds much more"),
     ("speed.memory_times", NUMBER, "how many times as much memory as `speed.lean` the selected backend holds"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from doctor.model import AttentionCost, BackendCost, Report
 from doctor.util.units import human_bytes
 
@@ -19,22 +21,27 @@ def cost_tables(page: Page, report: Report) -> None:
     """Write the costs of each kind of layer, and what holds most where there are several."""
     for cost in report.costs:
         page.gap()
-        _table(page, cost)
+        _table(page, cost, report.facts.value("gpu.memory_bytes"))
     if len(report.costs) > 1:
         _largest(page, report)
 
 
-def _table(page: Page, cost: AttentionCost) -> None:
-    layers = f"{cost.layers} {cost.layer or 'layers'}" if cost.layers else cost.layer or "one layer"
-    page.say(f"{cost.shape} ({cost.basis})", lead=f"Cost of {layers}:", look="label", hang=4)
+def of_kind(cost: AttentionCost) -> str:
+    """Return ` (full_attention)` where a model has several kinds of layers."""
+    return f" ({cost.layer.removesuffix(' layers')})" if cost.layer else ""
+
+
+def _table(page: Page, cost: AttentionCost, room: Any) -> None:
+    page.say(f"{cost.shape} ({cost.basis})", lead=f"Cost of one layer{of_kind(cost)}:", look="label", hang=4)
     slowest = max((item.milliseconds or 0.0 for item in cost.backends), default=0.0)
     width = max(len(item.backend) for item in cost.backends)
     for item in cost.backends:
-        mark = "selected" if item.selected else ""
+        full = isinstance(room, int) and item.peak is not None and item.peak + item.memory["inputs"] > room
+        marks = ("selected" if item.selected else "", "does not fit into the GPU" if full else "")
         time = "time unknown" if item.milliseconds is None else f"{item.milliseconds:.3g} ms"
         times = f"{slowest / item.milliseconds:.1f}x" if item.milliseconds and slowest else ""
         memory = "memory unknown" if item.peak is None else human_bytes(item.peak)
-        line = f"  {item.backend:<{width}}  {time:>12}  {times:>6}  {memory:>14}  {mark}"
+        line = f"  {item.backend:<{width}}  {time:>12}  {times:>6}  {memory:>14}  {', '.join(filter(None, marks))}"
         page.line(line.rstrip(), "ok" if item.selected else None)
         if item.select:
             page.say(item.select, lead="select with", look="dim", indent=6, hang=8)
@@ -57,10 +64,9 @@ def _largest(page: Page, report: Report) -> None:
     if len(found) < 2:
         return
     size, cost, chosen = max(found, key=lambda entry: entry[0])
-    name = cost.layer or "the other layers"
+    alike = min(found, key=lambda entry: entry[0])[0] > 0.9 * size
     page.say(
-        f"{name}: {human_bytes(size)} at the peak of one with {chosen.backend}",
-        lead="Most memory:",
-        look="label",
-        hang=4,
-    )
+        f"one layer{' of every kind' if alike else of_kind(cost)} holds {human_bytes(size)} at its peak with "
+        f"{chosen.backend}",
+        lead="Most memory:", look="label", hang=4,
+    )  # fmt: skip

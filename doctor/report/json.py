@@ -124,7 +124,6 @@ def _cost(item: AttentionCost) -> dict[str, Any]:
     """What each backend takes for one kind of layer: milliseconds, and bytes by part."""
     return {
         "layer": item.layer or None,
-        "layers": item.layers,
         "shape": item.shape,
         "basis": item.basis,
         "backends": [

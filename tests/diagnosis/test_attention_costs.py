@@ -44,7 +44,8 @@ def checked(gpu: str, facts: dict[str, Any] | None = None, **job: Any) -> Report
 
 def warned(report: Report) -> list[Finding]:
     """Return the findings that compare backends."""
-    return [item for item in report.findings if "times as long" in item.message or " in one layer, " in item.message]
+    words = ("times as long", " in one layer, ", "times the operations")
+    return [item for item in report.findings if any(word in item.message for word in words)]
 
 
 SLOW = {
@@ -72,6 +73,14 @@ SLOW = {
     "FlashAttention 2 called by hand on Blackwell": (
         "b200", {}, {**SDPA, "framework": "flash_attn"}, "sdpa.cudnn", "scaled_dot_product_attention",
     ),
+    "FlashAttention 2 on Blackwell, whose sizes are unknown": (
+        "b200", {}, {**SDPA, "framework": "flash_attn", "head_dim_qk": None, "head_dim_v": None, "seq_len_q": None,
+                     "seq_len_kv": None, "num_heads": None, "num_kv_heads": None},
+        "sdpa.cudnn", "scaled_dot_product_attention",
+    ),
+    "a window as a mask on a GPU without records": (
+        "a100", {}, {**SDPA, "window": [1023, 0]}, "times the operations of flex.triton", "flex_attention",
+    ),
 }  # fmt: skip
 
 RIGHT = {
@@ -84,6 +93,10 @@ RIGHT = {
     "another Hopper": ("h20", {}, FLASH),
     "an older cuDNN, for which nothing was measured": ("h100", {"torch.version": "2.8.0+cu128", "torch.cuda": "12.8",
                                                                "cudnn.version": "9.10.2"}, FLASH),
+    "a window that is hardly shorter than the row": ("a100", {}, {**SDPA, "window": [16000, 0]}),
+    "a window that FlashAttention 2 gets by its bounds": (
+        "a100", {}, {**FLASH, "window": [1023, 0], "model_type": "mistral"},
+    ),
     "short eager attention": ("h100", {}, {"attn_implementation": "eager", "seq_len_q": 256, "seq_len_kv": 256}),
     "decoding": ("h100", {}, {"seq_len_q": 1, "training": False, "inference_kv_cache": True}),
     "a head dim without a record": ("h100", {}, {**FLASH, "head_dim_qk": 112, "head_dim_v": 112}),
@@ -140,6 +153,33 @@ def test_decoding_counts_the_cache_as_input() -> None:
     chosen = next(item for item in cost.backends if item.selected)
     assert chosen.memory["inputs"] == 2 * 16384 * 8 * 128 * 2 + 32 * 128 * 2
     assert chosen.memory["gradients"] == chosen.memory["saved"] == 0
+
+
+def test_the_kind_of_layer_that_takes_most_memory_is_named() -> None:
+    job = {"window": [1023, 0], "layer_types": ["sliding_attention", "full_attention"], "attn_implementation": "eager"}
+    report = checked("h100", **job, model_type="gemma3_text", seq_len_q=32768, seq_len_kv=32768)
+    assert [item.layer for item in report.costs] == ["sliding_attention layers", "full_attention layers"]
+    text = shown(report)
+    assert "Most memory: one layer of every kind holds 465" in text and "does not fit into the GPU" in text
+    small = checked("h100", **{**job, "attn_implementation": "flash_attention_2"}, model_type="gemma3_text")
+    assert "Cost of one layer (full_attention)" in shown(small)
+    chosen = [next(cost for cost in item.backends if cost.selected) for item in small.costs]
+    assert chosen[0].milliseconds < 0.3 * chosen[1].milliseconds  # the window is skipped
+
+
+def test_wider_heads_of_other_layers_hold_more() -> None:
+    config = {
+        "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_size": 5376, "head_dim": 256,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "global_head_dim": 512, "num_hidden_layers": 6,
+        "num_global_key_value_heads": 4, "sliding_window": 1024, "torch_dtype": "bfloat16",
+        "layer_types": [*["sliding_attention"] * 5, "full_attention"],
+    }  # fmt: skip
+    job = {"framework": "transformers", "attn_implementation": "sdpa", "seq_len_q": 16384, "seq_len_kv": 16384}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "facts.json"
+        path.write_text(json.dumps({"facts": FACTS}))
+        report = diagnose(config, workload={**job, "training": True}, facts=path, gpu="h100", fixes=False)
+    assert "Most memory: one layer (full_attention) holds 3.9 GiB at its peak with sdpa.efficient" in shown(report)
 
 
 def test_json_has_the_costs_with_their_parts() -> None:
