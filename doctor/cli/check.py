@@ -45,6 +45,7 @@ def check(
         whole=True,
         fixes=True,
         thorough=False,
+        costs=screen.verbose or any(item.format != "text" for item in answer.outputs),
         run=run,
         timeout=timeout,
         baseline=baseline,

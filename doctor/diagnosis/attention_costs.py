@@ -7,7 +7,6 @@ nothing against it that they do not find against the selected one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import fact
@@ -45,38 +44,57 @@ class Comparison(NamedTuple):
     machine: Machine | None
 
 
-def compare(rulebook: Rulebook, known: FactResolver) -> Comparison | None:
-    """Return the backends of the job with their predicted cost; None where none is selected."""
+def compare(rulebook: Rulebook, known: FactResolver, *, every: bool = True) -> Comparison | None:
+    """Return the backends of the job with their predicted cost; None where none is selected.
+
+    Without `every`, the selected one alone where the records know none that is far better on this GPU.
+    """
     selected = selected_backend(rulebook, known)
     if selected is None:
         return None
     records = load_records()
-    options = (Option(selected, "", Facts()), *_others(rulebook, known, records, selected))
+    own = Option(selected, "", Facts())
     found = shape_of(known.value)
     shape = None if found is None or isinstance(found, Unshaped) or not _describes(known) else found
     machine = records.machine(known.value("gpu.sm"), _text(known.value("gpu.name")))
+    if not every and (shape is None or not _may_be_beaten(records, machine, known, own, shape)):
+        return Comparison((own,), (), "", None, machine)
+    options = (own, *_others(rulebook, known, records, selected))
     if shape is None:
         return Comparison(options, (), "", None, machine)
     costs = tuple(_cost(records, machine, known, option, shape, option.backend == selected) for option in options)
     return Comparison(options, costs, _basis(machine), shape, machine)
 
 
-def costs_of(rulebook: Rulebook, known: FactResolver, layer: str = "") -> tuple[AttentionCost, ...]:
+def _may_be_beaten(
+    records: Records, machine: Machine | None, known: FactResolver, own: Option, shape: CallShape
+) -> bool:
+    """Whether any recorded backend would be far better, whether or not this job can use it."""
+    mine = _cost(records, machine, known, own, shape, True)
+    for backend in records.traits:
+        other = _cost(records, machine, known, Option(backend, "", Facts()), shape, False)
+        if mine.milliseconds and other.milliseconds and mine.milliseconds >= _TIMES * other.milliseconds:
+            return True
+        if mine.peak and other.peak and _far_leaner(known, mine.peak, other.peak):
+            return True
+    return machine is None and shape.written_mask
+
+
+def costs_of(
+    rulebook: Rulebook, known: FactResolver, compared: Comparison | None, layer: str = ""
+) -> tuple[AttentionCost, ...]:
     """Return what each backend takes for one kind of layer, and for full layers next to layers with a window."""
     kinds, window = known.value("workload.layer_types"), known.value("workload.window")
     mixed = isinstance(kinds, tuple) and {"sliding_attention", "full_attention"} <= {*kinds} and not layer
     if not mixed or not isinstance(window, tuple):
-        return _one_cost(rulebook, known, layer)
+        return _cost_of(compared, layer)
     changes = Facts((fact("workload.window", ABSENT, "the full layers have none"),))
     full = known.with_(changes, Predictor(rulebook))
-    return (
-        *_one_cost(rulebook, known, "sliding_attention layers"),
-        *_one_cost(rulebook, full, "full_attention layers"),
-    )
+    windowed = _cost_of(compared, "sliding_attention layers")
+    return (*windowed, *_cost_of(compare(rulebook, full), "full_attention layers"))
 
 
-def _one_cost(rulebook: Rulebook, known: FactResolver, layer: str) -> tuple[AttentionCost, ...]:
-    compared = compare(rulebook, known)
+def _cost_of(compared: Comparison | None, layer: str) -> tuple[AttentionCost, ...]:
     if compared is None or compared.shape is None or not any(item.memory for item in compared.costs):
         return ()
     unknown = float("inf")
@@ -84,14 +102,16 @@ def _one_cost(rulebook: Rulebook, known: FactResolver, layer: str) -> tuple[Atte
     return (AttentionCost(layer, _words(compared.shape), compared.basis, tuple(ordered)),)
 
 
-def with_better_backend(rulebook: Rulebook, known: FactResolver, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def with_better_backend(
+    rulebook: Rulebook, known: FactResolver, compared: Comparison | None, found: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
     """Return the findings, and one that names a far better backend; where another names the same, it says so too."""
-    facts = _judged(rulebook, known, compare(rulebook, known), found)
+    facts = _judged(rulebook, known, compared, found)
     if facts is None:
         return found
     more = evaluate(rulebook.only(_RULES), known.given.with_(*facts.values())).findings
     for item in more:
-        general = [name for name in rulebook.rules[item.rule].body.get("yields_to", ()) if name not in _RULES]
+        general = [name for name in rulebook.rules[item.rule].yields_to if name not in _RULES]
         same = next((other for other in found if other.rule in general), None)
         if same is None:
             found = (*found, item)
@@ -171,7 +191,7 @@ def _cost(
     records: Records, machine: Machine | None, known: FactResolver, option: Option, shape: CallShape, selected: bool
 ) -> BackendCost:
     if option.backend.startswith("sdpa.") and known.value("workload.sdpa_mask_tensor") is True:
-        shape = replace(shape, arbitrary=True)
+        shape = shape._replace(arbitrary=True)
     counts = machine is not None and _holds_for(records, option.backend, known)
     milliseconds = records.milliseconds(machine, option.backend, shape) if machine is not None and counts else None
     memory = records.memory_of(option.backend, shape)
@@ -217,6 +237,12 @@ def _faster(
                 "speed.share": round(100 * share), "speed.select": option.select, "speed.basis": compared.basis,
             }  # fmt: skip
     return {}
+
+
+def _far_leaner(known: FactResolver, own: int, other: int) -> bool:
+    memory = known.value("gpu.memory_bytes")
+    least = memory / _PART_OF_GPU if isinstance(memory, int) and memory > 0 else _LEAST_MEMORY
+    return own >= _MEMORY_TIMES * other and own - other >= least
 
 
 def _waits_for_launches(own: BackendCost, machine: Machine, shape: CallShape) -> bool:
@@ -266,14 +292,13 @@ def _leaner(
     found: tuple[Finding, ...],
     faster: Mapping[str, Any],
 ) -> Mapping[str, Any]:
-    own, memory = compared.costs[0], known.value("gpu.memory_bytes")
+    own = compared.costs[0]
     if own.peak is None:
         return {}
-    least = memory / _PART_OF_GPU if isinstance(memory, int) and memory > 0 else _LEAST_MEMORY
     pairs = list(zip(compared.options, compared.costs, strict=True))
     pairs.sort(key=lambda pair: (pair[0].backend != faster.get("speed.best"), pair[1].milliseconds or 0.0))
     for option, cost in pairs:
-        if cost.peak is None or own.peak < _MEMORY_TIMES * cost.peak or own.peak - cost.peak < least:
+        if cost.peak is None or not _far_leaner(known, own.peak, cost.peak):
             continue
         if option.backend == faster.get("speed.best") or _right(rulebook, known, option, found):
             workspace = own.peak - own.memory["output"] - own.memory["gradients"]

@@ -48,38 +48,42 @@ def apply_rules(
     examined: DiagnosisInput,
     grounds: SharedEvaluations | None = None,
     ranges: RangeChoices | None = None,
+    *,
+    costs: bool = False,
 ) -> RuleVerdict:
     """The rules on these facts, on every release that declared ranges admit, and on the model's other layers.
 
-    `grounds` and `ranges` are what the cases of one environment share.
+    `costs`: what every backend takes is to be reported, not only one that is far better. `grounds` and `ranges` are
+    what the cases of one environment share.
     """
-    verdict = _with_costs(rulebook, _of_main_layers(rulebook, examined, grounds, ranges))
+    verdict = _with_costs(rulebook, _of_main_layers(rulebook, examined, grounds, ranges), every=costs)
     more: dict[str, Finding] = {}
-    costs = list(verdict.costs)
+    made = list(verdict.costs)
     known = {item.rule for item in verdict.found}
     for layer in examined.layers:
         whole = complete_workload(examined.facts.with_(*layer.facts.values()))
         own = _of_main_layers(rulebook, examined._replace(facts=whole, layers=()), None, ranges)
-        own = _with_costs(rulebook, own, layer.name)
-        costs += own.costs
+        own = _with_costs(rulebook, own, layer.name, every=costs)
+        made += own.costs
         for item in own.found:
             if item.rule not in known:
                 more.setdefault(item.rule, item._replace(message=f"in the {layer.name}: {item.message}"))
-    verdict = verdict._replace(costs=tuple(costs))
+    verdict = verdict._replace(costs=tuple(made))
     if not more:
         return verdict
     return verdict._replace(found=tuple(sorted((*verdict.found, *more.values()), key=lambda item: item.severity.rank)))
 
 
-def _with_costs(rulebook: Rulebook, verdict: RuleVerdict, layer: str = "") -> RuleVerdict:
+def _with_costs(rulebook: Rulebook, verdict: RuleVerdict, layer: str = "", *, every: bool) -> RuleVerdict:
     """Return the verdict with what attention costs, and a finding where another backend is far better."""
     known = verdict.assessment.known
     if known.value("gpu.sm") in (None, ABSENT) or not known.has_workload or not verdict.assessment.predictions:
         return verdict
-    from .attention_costs import costs_of, with_better_backend  # door: a job on a known GPU
+    from .attention_costs import compare, costs_of, with_better_backend  # door: a job on a known GPU
 
-    found = with_better_backend(rulebook, known, verdict.found)
-    return verdict._replace(found=found, costs=costs_of(rulebook, known, layer))
+    compared = compare(rulebook, known, every=every)
+    found = with_better_backend(rulebook, known, compared, verdict.found)
+    return verdict._replace(found=found, costs=costs_of(rulebook, known, compared, layer) if every else ())
 
 
 def _of_main_layers(

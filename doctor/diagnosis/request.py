@@ -38,6 +38,7 @@ class Request(NamedTuple):
     defaults: Defaults = Defaults()  # what the project says once for all
     fixes: bool = True
     thorough: bool = True  # of fixes: whether fewer packages would do, and what each way loses
+    costs: bool = True  # report what every backend takes, not only one that is far better than the selected one
     run: bool = True
     drift: bool = True  # analyze the installed sources for uses that the installed releases do not answer
     drift_limit: float = DRIFT_LIMIT  # seconds for what no earlier analysis knows; 0: none

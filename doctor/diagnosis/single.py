@@ -70,7 +70,7 @@ class _CaseDiagnosis:
     def report(self, api: ApiRules) -> Report:
         """Return the report with the rules of the sources, `api`."""
         rulebook, examined, request, clock = self.rulebook, self.examined, self.request, self.clock
-        verdict = apply_rules(api.rulebook, examined)
+        verdict = apply_rules(api.rulebook, examined, costs=request.costs)
         assessment, to_fix = verdict.assessment, verdict.to_fix
         require_subject(rulebook, examined, assessment)
         clock.lap("evaluate")

@@ -19,7 +19,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +58,7 @@ def records_of(path: Path) -> list[Measurement]:
 
 def held_out(shape: CallShape, salt: str = "") -> bool:
     """Whether a shape is kept for judging; forward and backward of one shape stay together."""
-    key = f"{salt}{replace(shape, training=True)}"
+    key = f"{salt}{shape._replace(training=True)}"
     return int(hashlib.sha256(key.encode()).hexdigest(), 16) % 3 == 0
 
 
@@ -234,7 +233,7 @@ def content_of(items: Sequence[Measurement], base: Records, salt: str) -> dict[s
                 "gpu": gpu, "sm": next(iter(own.values()))[0].sm, "like": LIKE[gpu],
                 "multiprocessors": MULTIPROCESSORS[gpu], "torch": torch, "source": SOURCE, "matrix_tflops": MATRIX[gpu],
                 "curves": [
-                    asdict(fitted(backend, training, found, base.traits[backend]))
+                    fitted(backend, training, found, base.traits[backend])._asdict()
                     for (backend, training), found in own.items()
                 ],
             }
@@ -262,7 +261,7 @@ def main() -> int:
     machines = tuple(
         Machine(**{**row, "curves": tuple(Curve(**c) for c in row["curves"])}) for row in content["machines"]
     )
-    records = replace(base, machines=machines, memory=content["memory"])
+    records = base._replace(machines=machines, memory=content["memory"])
     kept = [item for item in items if held_out(measured_shape(item), given.salt)]
     for machine in machines:
         found = judged(records, machine, [item for item in kept if item.gpu == machine.gpu])

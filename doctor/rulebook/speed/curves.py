@@ -6,19 +6,19 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
-from doctor.facts.measurement import MEMORY_PARTS
 from doctor.util.resources import rules_dir
 
 from .shape import CallShape, Needs, mask_kind, needs_of
 
+#: As `MEMORY_PARTS` of measurements has them; a command that measures nothing need not import that.
+_PARTS = ("inputs", "mask", "output", "saved", "forward_workspace", "gradients", "backward_workspace")
 
-@dataclass(frozen=True)
-class Curve:
+
+class Curve(NamedTuple):
     """How long one backend takes on one GPU in one direction: milliseconds, and milliseconds per unit of `Needs`."""
 
     backend: str
@@ -55,8 +55,7 @@ class Curve:
         return max(time, self.at_least)
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """One GPU on which curves were recorded."""
 
     gpu: str
@@ -69,8 +68,7 @@ class Machine:
     curves: tuple[Curve, ...]
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(NamedTuple):
     """All that is recorded about speed and memory."""
 
     machines: tuple[Machine, ...]
@@ -108,9 +106,9 @@ class Records:
     def memory_of(self, backend: str, shape: CallShape) -> Mapping[str, int] | None:
         """Return the bytes of a call by part (`MEMORY_PARTS`); None where the backend was not measured."""
         rows = self.memory.get(self.same_kernel.get(backend, backend))
-        if rows is None:
+        if rows is None or (shape.training and not any(name.startswith("backward") for name in rows)):
             return None
-        parts = {**dict.fromkeys(MEMORY_PARTS, 0), **held_anyway(shape)}
+        parts = {**dict.fromkeys(_PARTS, 0), **held_anyway(shape)}
         units = units_of(shape)
         if shape.written_mask and "masks" not in self.traits_of(backend).get("skips", ()):
             parts["mask"] = shape.batch_size * shape.seq_len_q * shape.seq_len_kv

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from doctor.facts.measurement import Measurement
 from doctor.model import ABSENT
+
+if TYPE_CHECKING:
+    from doctor.facts.measurement import Measurement
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _TILE = 128  # rows and columns of a block of scores
@@ -15,8 +16,7 @@ _SHORT = 64  # queries: up to here the keys and values in memory decide, as in d
 _SIZES = ("batch_size", "num_heads", "num_kv_heads", "head_dim_qk", "head_dim_v", "seq_len_q", "seq_len_kv")
 
 
-@dataclass(frozen=True)
-class CallShape:
+class CallShape(NamedTuple):
     """One attention call; `window` counts the keys that a query sees, `None` all of them."""
 
     dtype: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from doctor.errors import DoctorError
+from doctor.facts.measurement import MEMORY_PARTS
 from doctor.rulebook.speed.curves import load_records, peak
 from doctor.rulebook.speed.shape import CallShape, measured_shape, needs_of
 
@@ -51,7 +51,7 @@ def test_memory_of_shapes_that_were_not_fitted(fit: ModuleType) -> None:
 def test_held_out_shapes_have_no_part_in_the_curves(fit: ModuleType) -> None:
     items = fit.records_of(fit.RECORDS)
     kept = {measured_shape(item) for item in items if fit.held_out(measured_shape(item))}
-    assert kept and not any(replace(shape, training=not shape.training) in {*_fitted(fit, items)} for shape in kept)
+    assert kept and not any(shape._replace(training=not shape.training) in {*_fitted(fit, items)} for shape in kept)
 
 
 def _fitted(fit: ModuleType, items: list[object]) -> list[CallShape]:
@@ -71,20 +71,27 @@ def test_call_unlike_every_record_is_unknown() -> None:
     machine = records.machine("9.0", None)
     assert machine is not None
     assert records.milliseconds(machine, "sdpa.flash", LLAMA) is not None
-    assert records.milliseconds(machine, "sdpa.flash", replace(LLAMA, head_dim_qk=112, head_dim_v=112)) is None
+    assert records.milliseconds(machine, "sdpa.flash", LLAMA._replace(head_dim_qk=112, head_dim_v=112)) is None
     assert records.milliseconds(machine, "vllm.flash_attn", LLAMA) is None
     assert records.memory_of("vllm.flash_attn", LLAMA) is None
+    assert records.memory_of("fa.flash3", LLAMA) is None  # its backward was not measured
+    assert records.memory_of("fa.flash3", LLAMA._replace(training=False)) is not None
 
 
 def test_a_window_costs_less_only_where_blocks_are_skipped() -> None:
     records = load_records()
     machine = records.machine("9.0", None)
     assert machine is not None
-    window = replace(LLAMA, window=512)
+    window = LLAMA._replace(window=512)
     for backend, skips in (("flex.triton", True), ("sdpa.cudnn", False), ("sdpa.efficient", False)):
         whole, part = (records.milliseconds(machine, backend, shape) for shape in (LLAMA, window))
         assert whole is not None and part is not None
         assert (part < 0.5 * whole) if skips else (part > 1.3 * whole), backend
+
+
+def test_parts_of_memory_are_those_of_measurements() -> None:
+    parts = load_records().memory_of("sdpa.flash", LLAMA)
+    assert parts is not None and tuple(parts) == tuple(MEMORY_PARTS)
 
 
 def test_scores_make_the_memory_of_an_unfused_backend() -> None:
@@ -92,15 +99,15 @@ def test_scores_make_the_memory_of_an_unfused_backend() -> None:
     eager, flash = (records.memory_of(name, LLAMA) for name in ("hf.eager", "sdpa.flash"))
     assert eager is not None and flash is not None
     assert peak(eager) > 20 * peak(flash)
-    longer = records.memory_of("hf.eager", replace(LLAMA, seq_len_q=16384, seq_len_kv=16384))
+    longer = records.memory_of("hf.eager", LLAMA._replace(seq_len_q=16384, seq_len_kv=16384))
     assert longer is not None and 3.5 < peak(longer) / peak(eager) <= 4.1
     assert flash["inputs"] == LLAMA.batch_size * 8192 * 128 * 2 * (32 + 8 + 8 + 32)
 
 
 def test_causal_blocks_are_counted_whole_on_the_diagonal() -> None:
-    short = replace(LLAMA, seq_len_q=128, seq_len_kv=128)
+    short = LLAMA._replace(seq_len_q=128, seq_len_kv=128)
     for shape, share in ((LLAMA, 0.5 + 64 / 8192), (short, 1.0)):
-        all_pairs = needs_of(replace(shape, causal=False), {"skips": ["causal"]}, 132).tflop
+        all_pairs = needs_of(shape._replace(causal=False), {"skips": ["causal"]}, 132).tflop
         assert needs_of(shape, {"skips": ["causal"]}, 132).tflop == pytest.approx(share * all_pairs)
 
 
