@@ -163,7 +163,9 @@ def _share(shape: CallShape, skips: Any) -> float:
     if shape.causal and "causal" in skips and ("masks" in skips or not shape.written_mask):
         share = half
     if shape.window is not None and "window" in skips:
-        share = min(share, (shape.window + _TILE) / shape.seq_len_kv)
+        seen = shape.window / shape.seq_len_kv
+        corner = seen * seen / 2 if shape.causal else 0.0  # what the first queries do not see
+        share = min(share, seen - corner + _TILE / shape.seq_len_kv)
     if shape.padding and "padding" in skips:
         share *= shape.valid
     return share
