@@ -35,6 +35,7 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/backends.py
+	$(BIN)/python bench/job.py
 	$(BIN)/python bench/gate.py
 
 docs: $(VENV)/.ready
