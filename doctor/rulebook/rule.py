@@ -105,7 +105,7 @@ class Rule:
 
     @property
     def stated_message(self) -> str | None:
-        """The sentence for the user, where the rule has one beside its headline."""
+        """The sentence for the user, where the rule has one in addition to its headline."""
         return self.stated.get("message")
 
     @property
