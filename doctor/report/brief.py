@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from shlex import quote
 from textwrap import shorten
 
+from doctor.facts.vocabulary import term
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report, Severity
 
 from .cases import MOST_MESSAGES, messages, readings, where
@@ -222,9 +223,12 @@ def _evidence(report: Report, finding: Finding, evidence: Evidence) -> str:
 
 
 def comparison(key: str, evidence: Evidence, found: Sequence[Fact]) -> str:
-    """Return `cudnn.version: found 9.1.0, needs >=9.3`."""
+    """Return `cudnn.version: found 9.1.0, needs >=9.3`; of a yes that should be a no, what it means."""
     values = ", ".join(shown(fact.value, fact.key) for fact in found)
-    needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
+    wanted = needed(evidence)
+    if wanted == shown(False) and all(fact.value is True for fact in found):
+        return f"{key}: found {values} ({term(evidence.key).meaning.partition(';')[0]})"
+    needs = f", needs {wanted}" if wanted else ""
     return f"{key}: found {values}{needs}"
 
 

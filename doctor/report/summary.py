@@ -263,13 +263,19 @@ def shown(value: Any, key: str = "") -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+#: How a condition writes what is not wanted.
+_NOT = ("not ", "none of ")
+
+
 def needed(evidence: Evidence) -> str:
     """What would clear this condition, as people say it."""
     text = evidence.needs
     if text == ABSENT:  # the rule is about everyone who has it: only a variable is fixed by its absence
         return "it unset" if evidence.key.startswith("env.") else ""
-    if not text.startswith("not "):
+    if not text.startswith(_NOT):
         return "one" if text == "present" else text
+    if evidence.key.startswith("platform."):  # no job moves to another system
+        return ""
     text = text.removeprefix("not ")
     if isinstance(evidence.fact.value, bool):
         return "no" if evidence.fact.value else "yes"

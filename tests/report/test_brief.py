@@ -24,10 +24,13 @@ from doctor.model import (
     Severity,
     Verdict,
 )
+from doctor.report.brief import comparison
 from doctor.report.fix_text import fix_lines
 from doctor.report.formats import renderer
 from doctor.report.style import Style
 from doctor.report.summary import conclusion
+from doctor.rulebook.conditions import parse_conditions
+from doctor.rulebook.resolver import FactResolver
 
 INCIDENTS = Path(__file__).parents[2] / "examples" / "incidents"
 SCREEN = 24  # lines
@@ -224,3 +227,20 @@ def test_formats_for_people_keep_one_order(name, marks, report):
     body = text.partition("<body>")[2] or text
     places = [body.index(mark) for mark in marks]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted", "value", "line"),
+    [
+        ("cudnn.version", "<9.3", "9.1.0", "cudnn.version: found 9.1.0, needs >=9.3"),
+        ("binaries.known_unloadable", "true", True,
+         "binaries.known_unloadable: found yes (compiled files of other packages do not load)"),
+        ("gpu.data_center", "false", False, "gpu.data_center: found no, needs yes"),
+        ("platform.system", ["absent", "Linux"], "Linux", "platform.system: found Linux"),
+        ("workload.mask", ["causal", "padding"], "causal", "workload.mask: found causal, needs another value"),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_condition_reads_as_a_fact(key, wanted, value, line):
+    """No `needs no`, no `needs none of absent`: what a rule writes is no sentence."""
+    (evidence,) = parse_conditions({key: wanted}).evidence(FactResolver(Facts([Fact(key, value, "a file")])))
+    assert evidence.holds and comparison(key, evidence, [evidence.fact]) == line
