@@ -16,7 +16,7 @@ from doctor.rulebook.rule import Library, as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
-from doctor.runner.run import PrewarmedProcess
+from doctor.runner.run import PrewarmedProcess, run_program
 from doctor.util.resources import programs_dir
 
 from .carried_words import SDPA, dropped
@@ -27,8 +27,9 @@ from .prewarm import prewarm_kernels
 from .request import Request
 
 PROGRAM = "measure"
-#: Seconds of measuring per sequence length, after which the rest is "not measured"; a case that runs then may end.
-BUDGET = 22.0
+#: Seconds of measuring per sequence length, of plain calls and of compiled ones each, after which the rest is "not
+#: measured"; a call that runs then may end.
+BUDGET = 11.0
 #: Words that this program carries and the program `sdpa`, whose list of words is used here, does not.
 _CARRIED = frozenset(
     (
@@ -52,6 +53,8 @@ _RANKS = {
     )
 }
 
+#: Calls that exist in compiled form only.
+_COMPILED = ("flex.triton",)
 #: Measured when everything else was: it serves to find errors, not to train.
 _SLOWEST = ("flex.eager",)
 
@@ -148,11 +151,9 @@ def run_plans(
     for plan in plans:
         until += plan.budget
         requests.append(list(requests_of(plan, until if limit is None else limit)))
-    first = plans[0]
-    on_step(f"measuring {sum(map(len, requests))} calls in {first.python} …")
-    ready = ahead if ahead is not None and ahead.python == first.python else None
-    runner = KernelRunner(first.python, first.timeout, programs_dir(), ready, first.variables)
-    answers = runner.run({PROGRAM: [request for several in requests for request in several]})[PROGRAM]
+    everything = [request for several in requests for request in several]
+    on_step(f"measuring {len(everything)} calls in {plans[0].python} …")
+    answers = run_requests(plans[0], everything, ahead)
     clock.lap("measure")
     found, place = [], 0
     for plan, several in zip(plans, requests, strict=True):
@@ -196,6 +197,33 @@ def with_length(job: Mapping[str, Any], length: int) -> dict[str, Any]:
     if keys is None or queries is None or queries == keys:
         return {**job, "seq_len_q": length, "seq_len_kv": length}
     return {**job, "seq_len_kv": length}
+
+
+def run_requests(
+    plan: SpeedPlan, requests: Sequence[Mapping[str, Any]], ahead: PrewarmedProcess | None
+) -> list[KernelResult]:
+    """Run plain calls, and then those that need the compiler, in a process that has loaded it meanwhile."""
+    later = [number for number, request in enumerate(requests) if plan.device != "cpu" and is_compiled(request)]
+    sooner = [number for number in range(len(requests)) if number not in set(later)]
+    compiler = PrewarmedProcess(plan.python, PROGRAM) if later and not plan.variables else None
+    try:
+        ready = ahead if ahead is not None and ahead.python == plan.python else None
+        runner = KernelRunner(plan.python, plan.timeout, programs_dir(), ready, plan.variables)
+        found = dict(zip(sooner, runner.run({PROGRAM: [requests[number] for number in sooner]})[PROGRAM], strict=True))
+        cases = [requests[number] for number in later]
+        compiled = run_program(
+            plan.python, PROGRAM, cases, timeout=plan.timeout, env=plan.variables, prewarmed=compiler
+        )  # fmt: skip
+        found.update(zip(later, compiled, strict=True))
+    finally:
+        if compiler is not None:
+            compiler.close()
+    return [found[number] for number in range(len(requests))]
+
+
+def is_compiled(request: Mapping[str, Any]) -> bool:
+    """Return whether a call goes through torch.compile."""
+    return bool(request["compiled"]) or request["measured"] in _COMPILED
 
 
 def requests_of(plan: SpeedPlan, until: float) -> Iterator[dict[str, Any]]:

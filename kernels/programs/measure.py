@@ -5,6 +5,7 @@ Request: the workload's keys, and `measured`: the id of a backend as `attn-docto
 (cuda; cpu only on request), `seed`. Observed: the fields of `doctor/facts/measurement.py`.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -30,6 +31,14 @@ ONCE = 800.0
 COMPILED = ("flex.triton",)
 _job = {}  # the last job: several backends are measured on the same tensors
 _began = []
+
+
+def prepare():
+    """Import torch and its compiler: the process was started ahead, to compile while another one measures."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import_torch()
+    for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.nn.attention.flex_attention"):
+        importlib.import_module(name)
 
 
 def make_engine(torch, job, backend, compiled):

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from doctor.cli import main as cli
+from doctor.diagnosis import speed
 from doctor.diagnosis.speed import (
     BUDGET,
     SpeedPlan,
     calls_of,
     measurement_of,
     requests_of,
+    run_requests,
     selected_call,
     with_length,
 )
@@ -103,9 +105,46 @@ def test_compiled_calls_go_last_and_the_budget_grows_with_the_lengths() -> None:
     shapes = ({"seq_len_q": 1}, {"seq_len_q": 2})
     plan = SpeedPlan(facts, LLAMA, shapes, tuple(calls), missing, "cuda", True, "python", 1.0, {}, "", ())
     assert plan.budget == 2 * BUDGET
-    order = [request["compiled"] for request in requests_of(plan, plan.budget)]
+    made = list(requests_of(plan, plan.budget))
+    order = [request["compiled"] for request in made if request["measured"] != "flex.eager"]
     assert order == sorted(order) and any(order)
+    assert [request["measured"] for request in made[-2:]] == ["flex.eager"] * 2, "nobody selects it for its speed"
     assert not any(request["compiled"] for request in requests_of(replace(plan, compiled=False), 1.0))
+
+
+def test_compiled_calls_run_in_a_process_that_loads_the_compiler_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers keep the order of the requests, and the process starts before the plain calls are measured."""
+    events: list[str] = []
+
+    class Ahead:
+        def __init__(self, python: str, program: str) -> None:
+            events.append(f"start {program}")
+
+        def close(self) -> None:
+            events.append("close")
+
+    def plain(self: Any, cases: Any) -> dict[str, list[KernelResult]]:
+        events.append("plain")
+        return {name: [result(case) for case in several] for name, several in cases.items()}
+
+    def compiled(python: str, program: str, cases: Any, **more: Any) -> list[KernelResult]:
+        events.append("compiled")
+        assert isinstance(more["prewarmed"], Ahead)
+        return [result(case) for case in cases]
+
+    def result(case: Any) -> KernelResult:
+        return KernelResult(KernelOutcome.RAN, reason=f"{case['measured']} {case['compiled']}")
+
+    monkeypatch.setattr(speed, "PrewarmedProcess", Ahead)
+    monkeypatch.setattr(speed.KernelRunner, "run", plain)
+    monkeypatch.setattr(speed, "run_program", compiled)
+    facts = known({})
+    calls, missing = calls_of(load_rulebook(()), facts)
+    plan = SpeedPlan(facts, LLAMA, ({},), tuple(calls), missing, "cuda", True, "python", 1.0, {}, "", ())
+    made = list(requests_of(plan, 1.0))
+    answers = run_requests(plan, made, None)
+    assert [answer.reason for answer in answers] == [f"{case['measured']} {case['compiled']}" for case in made]
+    assert events == ["start measure", "plain", "compiled", "close"]
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "unavailable", "failed"])
