@@ -22,7 +22,7 @@ from doctor.sources.printed import printed_facts
 from doctor.sources.printed_form import is_printed
 from doctor.sources.workload.defaults import complete_workload
 
-from . import located, nvte, refusals, symptoms
+from . import located, nvte, refusals, slower_path, symptoms
 from .answer import explanation
 from .choose import candidates, split
 from .facts import facts_of, patterns
@@ -46,6 +46,7 @@ _ERRORS = Pattern(
 )
 _WARNED = Pattern(refusals.WARNED, ("sdp_utils",), 64)
 _OTHERS = (Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS, _WARNED, TYPED, symptoms.DUMP, symptoms.NOT_FINITE)
+_SLOW = (slower_path.STATED, slower_path.COMPLAINT)
 _SHOWN_ERRORS = 5
 _REPORT = 256 * 1024  # bytes at the start of a log in which a report of the environment is looked for
 _HARMLESS = 4 * MOST  # matches that are kept of lines that show no cause: they come in great numbers
@@ -79,7 +80,7 @@ class LogExplainer:
         harmless = {item.match for rule in self.rules if rule.category == NONE for item in rule.signatures}
         kept = {text: _HARMLESS if text in harmless else MOST for text, _ in texts}
         own = [Pattern(text, anchors, kept[text]) for text, anchors in dict(texts).items() if anchors]
-        return (*own, *patterns(self._distributions), *_OTHERS)
+        return (*own, *patterns(self._distributions), *_OTHERS, *_SLOW)
 
     def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:
         """Return what is known of one log; DoctorError for one that cannot be read."""
@@ -105,12 +106,16 @@ class LogExplainer:
             diagnosis = (first, *diagnosis[1:])
         diagnosis = diagnosis or symptoms.hang(matches)
         shown = shown if diagnosis else (*shown, *symptoms.not_finite(matches))
+        harmless = tuple(explanation(item, (), (), known, self._stack) for item in benign)
+        if not (diagnosis or unrelated or end):
+            diagnosis, stated = slower_path.slower_path(matches, harmless)
+            shown = (*shown, *stated)
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
         related = {item.rule.rule.id: item.match.line for item in causes}
         return LogReport(
             input=source.name,
             diagnosis=tuple(self._with_fixes(item, assessment, related) for item in detailed) if fixes else detailed,
-            benign=tuple(explanation(item, (), (), known, self._stack) for item in benign),
+            benign=tuple(item for item in harmless if item.line not in {first.line for first in diagnosis}),
             unrelated=tuple(explanation(item, (), (), known, self._stack) for item in unrelated),
             facts=facts,
             versions=tuple(_of_versions(assessment.findings, {item.rule or "" for item in diagnosis})),

@@ -100,6 +100,11 @@ class Located:
         return _ATTENTION.search(" ".join((self.match.text, site.file, site.function, site.guard, *calls))) is not None
 
 
+def _of_copy(item: Explanation, package: str) -> Explanation:
+    """Return what a rule says of a package, for the copy of its code that another one has compiled in."""
+    return replace(item, packages=(package, *item.packages), message=f"in the copy of {package}: {item.message}")
+
+
 def located(errors: Sequence[Match], stack: Stack, root: str | None, site_dirs: Sequence[Path]) -> Located | None:
     """Return the first error of the failure that ended a log, with the places in the code; None if none is found."""
     found = (_placed(match, stack, site_dirs) for match in _last_failure(errors, root))
@@ -127,8 +132,11 @@ def with_place(item: Explanation, errors: Sequence[Match], stack: Stack, site_di
     """
     match = next((error for error in errors if error.line == item.line.number), None)
     found = _placed(match, stack, site_dirs) if match is not None else None
-    if match is None or found is None or not found.exact or found.places[0].package not in item.packages:
+    if match is None or found is None or not found.exact:
         return item
+    package = found.places[0].package
+    if package not in item.packages:
+        return _of_copy(item, package) if found.places[0].native and found.blame.package == package else item
     known = " ".join(f"{remedy.call} {remedy.note}" for remedy in item.remedies)
     proposed = tuple(
         remedy

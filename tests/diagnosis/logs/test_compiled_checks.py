@@ -99,3 +99,10 @@ def test_a_trace_of_a_later_error_is_not_of_this_one(explain):
     log = f"{JOB}{MASK}{HEAD}{later}"
     report = json.loads(as_json(explain(log, fixes=False)))
     assert report["diagnosis"][0]["packages"][0] == "torch"
+
+
+def test_a_check_in_torchs_copy_of_flash_attention_is_of_torch(explain):
+    code = "    output, lse, *rest = torch.ops.aten._flash_attention_forward(q, k, v, cu, cu)\n"
+    frames = f'{HEAD}  File "{SITE}/torch/nn/attention/varlen.py", line 93, in _varlen_attn\n{code}'
+    found = first(explain, f"{frames}RuntimeError: FlashAttention only support fp16 and bf16 data type\n")
+    assert found["packages"][0] == "torch" and "copy of torch" in found["message"]

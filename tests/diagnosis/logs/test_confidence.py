@@ -40,8 +40,8 @@ def test_a_condition_without_a_proposal_is_not_sure_of_a_fix(explain):
 def test_what_the_message_proposes_comes_before_a_rule_that_is_unsure(explain):
     error = (
         "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If "
-        "you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu') to map your "
-        "storages to the CPU.\n"
+        "you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu') to map "
+        "your storages to the CPU.\n"
     )
     frames = f'{HEAD}  File "{SITE}/torch/serialization.py", line 634, in _validate_device\n    raise RuntimeError(\n'
     found = first(explain, frames + error)
