@@ -30,6 +30,7 @@ class Wanted(NamedTuple):
     cxx11_abi: bool | None = None
     machine: str | None = None
     python: str | None = None
+    nvcc: str | None = None  # which compiles the package here; None where a ready wheel may be taken
 
 
 class Answer(NamedTuple):
@@ -98,6 +99,9 @@ def _code_of_build(build: SourceBuild, version: str, wanted: Wanted, sm: str) ->
     """Return what its set-up script names: no, where it names the GPU for no compiler that could have made the file."""
     if not build.archs:
         return Answer()
+    own = build.archs_with(wanted.nvcc) if wanted.nvcc not in (None, ABSENT) else None
+    if own is not None:
+        return _code(own, sm, f"the architectures that its setup.py names for nvcc {wanted.nvcc}")
     major = parse_label(version).cuda_major or _major_of_download(build, wanted.cuda)
     serves = {release: runs_on(archs, sm) is not None for release, archs in build.archs.items()}
     possible = _compilers(build, major)

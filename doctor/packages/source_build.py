@@ -24,6 +24,10 @@ class SourceBuild(NamedTuple):
     force_build: str = ""  # the variable that keeps it from downloading a wheel
     skip_cuda: str = ""  # the variable that leaves the compiled part out
 
+    def is_compiled(self, environ_value: object) -> bool:
+        """Return whether it is compiled and no wheel downloaded, by the value of the variable `force_build`."""
+        return not self.wheels or str(environ_value).upper() == "TRUE"
+
     @property
     def imports_torch(self) -> bool:
         """Whether its set-up imports torch in any case."""

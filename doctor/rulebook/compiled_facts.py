@@ -79,12 +79,22 @@ def _items(known: FactResolver, packages: PackageRecords) -> Iterator[Item]:
     if not any(True for _ in _named(known)):
         return
     wanted = wanted_of(known)
+    built = known.value("declared.built")
     for package, version, code in _named(known):
         try:
-            fit = fit_of(package, version, wanted, code)
+            compiler = _compiler(package, version, known) if isinstance(built, tuple) and package in built else None
+            fit = fit_of(package, version, wanted if compiler is None else wanted._replace(nvcc=compiler), code)
         except InvalidVersion:
             continue
         yield Item(package, version, packages.get(package, UNKNOWN_PACKAGE), fit)
+
+
+def _compiler(package: str, version: str, known: FactResolver) -> str | None:
+    """Return the release of nvcc that compiles a package in this environment; None where that is not known."""
+    build = load_compiled_records().source(package, version)
+    if build is None or not build.is_compiled(known.value(f"env.{build.force_build}") if build.force_build else None):
+        return None
+    return _text(known.value("toolkit.nvcc"))
 
 
 def wanted_of(known: FactResolver) -> Wanted:

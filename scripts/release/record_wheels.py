@@ -5,7 +5,7 @@
 Each wheel comes from pip (`pip download --no-deps`), one after the other; it is read without being installed, and is
 deleted. What was read stays in the cache folder, one file a wheel. A release without a wheel is read from its source
 archive: which architectures, C++ standard and prebuilt wheels its build names. Without arguments the table is
-written from the cache alone.
+written from the cache; rows that the cache lacks stay.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def read_members(wheel: Path) -> dict[str, Any]:
 
 def fetch_wheel(name: str, version: str, machine: str, folder: Path) -> Path | None:
     """Download the wheel of a release for a machine; None where the registry has none."""
-    platforms = [place.replace("x86_64", machine) for place in ("manylinux_2_34_x86_64", *PLATFORMS)]
+    newer = [f"manylinux_2_{glibc}_{machine}" for glibc in range(39, 16, -1)]  # pip takes each tag as it is written
+    platforms = [*newer, *(place.replace("x86_64", machine) for place in PLATFORMS)]
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
     command += [part for place in platforms for part in ("--platform", place)]
     for python in ("3.12", "3.11", "3.10"):
@@ -155,17 +156,19 @@ def _by_number(arch: str) -> tuple[float, str]:
 
 
 def write_table(cache: Path, table: Path) -> int:
-    """Write the table from the cache; return the number of rows."""
+    """Write the table from the cache, and keep its rows that the cache lacks; return the number of rows."""
     records = load_rulebook().packages
-    wheels: dict[str, dict[str, list[Any]]] = {}
-    sources: dict[str, dict[str, Any]] = {}
+    old = json.loads(gzip.decompress(table.read_bytes())) if table.exists() else {}
+    wheels: dict[str, dict[str, list[Any]]] = old.get("wheels", {})
+    sources: dict[str, dict[str, Any]] = old.get("sources", {})
     for file in sorted(cache.glob("*.json")):
         kept = json.loads(file.read_text("utf-8"))
         name, version = kept["name"], kept["version"]
         if "source" in kept:
             sources.setdefault(name, {})[version] = kept["source"]
         elif row := row_of(kept, records.get(name, UNKNOWN_PACKAGE)):
-            wheels.setdefault(name, {}).setdefault(version, []).append(row)
+            rows = wheels.setdefault(name, {}).setdefault(version, [])
+            rows[:] = [one for one in rows if one["file"] != row["file"]] + [row]
     newest = max((build.version.partition("+")[0] for build in load_torch_symbols().builds), key=Version)
     body = {"newest_torch": newest, "wheels": _sorted(wheels), "sources": _sorted(sources)}
     table.write_bytes(gzip.compress(json.dumps(body, separators=(",", ":"), sort_keys=True).encode(), mtime=0))

@@ -35,6 +35,19 @@ def test_code_that_only_newer_compilers_make_is_unknown() -> None:
     assert fit_of("causal-conv1d", "1.4.0", GB10).gpu.answer is False
 
 
+def test_the_compiler_that_builds_a_package_decides_its_code() -> None:
+    older = fit_of("mamba-ssm", "2.3.0", Wanted(sm="12.0", nvcc="12.6"))
+    newer = fit_of("mamba-ssm", "2.3.0", Wanted(sm="12.0", nvcc="12.9"))
+    assert (older.gpu.answer, newer.gpu.answer) == (False, True) and "nvcc 12.6" in older.gpu.source
+    assert fit_of("mamba-ssm", "2.3.0", Wanted(sm="12.0")).gpu.answer is None
+
+
+def test_a_wheel_may_be_downloaded_unless_a_build_is_forced() -> None:
+    build = load_compiled_records().source("mamba-ssm", "2.3.0")
+    assert build is not None and build.wheels
+    assert build.is_compiled("TRUE") and not build.is_compiled(None) and not build.is_compiled("FALSE")
+
+
 def test_a_package_that_is_not_on_record_is_unknown() -> None:
     fit = fit_of("no-such-kernels", "1.0", GB10)
     assert not fit.fails and not fit.on_record and fit.gpu.answer is None
@@ -67,7 +80,7 @@ def test_post_releases_share_what_their_build_needs() -> None:
 def test_every_row_of_the_table_can_be_read() -> None:
     records = load_compiled_records()
     rows = [wheel for name in records.packages for one in records.releases(name) for wheel in records.wheels(name, one)]
-    assert len(rows) >= 45
+    assert len(rows) >= 80
     assert all(row.gpu_code or row.cuda or row.torch is not None for row in rows)
     assert all(
         records.source(name, one) is not None for name in records.packages for one in records.source_releases(name)
