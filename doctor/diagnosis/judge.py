@@ -79,6 +79,8 @@ def _with_costs(rulebook: Rulebook, verdict: RuleVerdict, layer: str = "", *, ev
     known = verdict.assessment.known
     if known.value("gpu.sm") in (None, ABSENT) or not known.has_workload or not verdict.assessment.predictions:
         return verdict
+    if not every and any(item.severity == Severity.ERROR for item in verdict.found):
+        return verdict  # a job that does not run has no speed yet
     from .attention_costs import compare, costs_of, with_better_backend  # door: a job on a known GPU
 
     compared = compare(rulebook, known, every=every)
