@@ -137,6 +137,10 @@ def verdict(fleet: FleetReport) -> tuple[str, str, str]:
             parts.append(f"{count} of {total} nodes: {conclusion(warned[0].report)[2]}")
         return "warning", "WARN", "; ".join(parts)
     groups = f"{len(fleet.groups)} environment{_s(fleet.groups)}"
+    unclear = [group for group in fleet.groups if group.report is not None and _look(group.report) == "unclear"]
+    if unclear and unclear[0].report is not None:
+        count = sum(len(group.nodes) for group in unclear)
+        return "unclear", "INCOMPLETE", f"{count} of {total} nodes: {conclusion(unclear[0].report)[2]}"
     return "ok", "OK", f"{total} node{_s(fleet.nodes)} in {groups}, no known problems"
 
 

@@ -161,6 +161,8 @@ NOT_MET = {
     "leave out `--offline`": "downloads releases: tests of `rules verify`",
     "wait for it, or name another file with `--journal`": "tests/stress",
     "name a file with `--journal`": "tests/stress",
+    "`--device cpu` measures on the CPU": "needs an interpreter with torch: tests/diagnosis/test_speed.py",
+    "name it with `--model` or `--workload`": "needs an interpreter with torch: tests/diagnosis/test_speed.py",
 }
 
 

@@ -50,7 +50,7 @@ def place(environment: Mapping[str, str] | None = None) -> Place:
                 int(port) if port.isdigit() else PORT, own.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true",
             )  # fmt: skip
     raise DoctorError(
-        "`--ranks` needs a launcher", "`torchrun --nproc-per-node 8 -m doctor fleet --ranks`, mpirun or srun"
+        "`--ranks` needs a launcher", "`torchrun --nproc-per-node 8 -m -- doctor fleet --ranks`, mpirun or srun"
     )
 
 
