@@ -189,3 +189,10 @@ def test_the_whole_on_a_cpu(torch_python: str, tmp_path: Path) -> None:
     assert {(name, length) for name in ("sdpa.flash", "sdpa.math", "hf.eager") for length in (64, 128)} <= ran
     assert all(item["right"] for item in content["measurements"] if item["outcome"] == "ran")
     assert content["measurements"][0]["clock"] == "host" and content["timing"]["measure"] > 0
+
+
+def test_what_cannot_be_measured_names_what_helps(torch_python: str, capsys: pytest.CaptureFixture[str]) -> None:
+    here = ["backends", "--run", "--python", torch_python, "--set", "workload.framework=torch_sdpa"]
+    assert cli.run(here) == 3 and "`--device cpu` measures on the CPU" in capsys.readouterr().err
+    assert cli.run([*here, "--device", "cpu"]) == 2
+    assert "name it with `--model` or `--workload`" in capsys.readouterr().err
