@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from doctor.facts.measurement import Measurement
+from doctor.util.redact import shortened
 from doctor.util.units import human_bytes
 
 from . import sections
@@ -118,7 +119,7 @@ def _verdict(speed: Speed) -> tuple[str, str, str]:
         return "ok", "FASTEST", f"{best.name}, {time} ms"
     chosen, own = f"{current.name}, which this job selects,", _ms(current.measurement.ms)
     if not current.measurement.ran:
-        return "error", "DOES NOT RUN", f"{chosen} did not run: {current.measurement.reason[:200]}"
+        return "error", "DOES NOT RUN", f"{chosen} did not run: {shortened(current.measurement.reason, 200)}"
     if not current.usable:
         error = f"{current.measurement.max_error:.1e}"
         return "error", "WRONG", f"{chosen} is off by {error} from float64; the fastest that is right is {best.name}"
@@ -202,7 +203,8 @@ def _others(speed: Speed) -> Section | None:
         if not row.measurement.ran:
             forward = row.measurement.ms_forward
             seen = f" (forward alone: {_ms(forward)} ms)" if forward is not None else ""
-            lines.append(("", f"{row.name}: {row.measurement.outcome}: {row.measurement.reason[:300]}{seen}"))
+            reason = shortened(row.measurement.reason, 300)
+            lines.append(("", f"{row.name}: {row.measurement.outcome}: {reason}{seen}"))
     if speed.not_installed:
         lines.append(("", f"not installed: {', '.join(speed.not_installed)}"))
     return Section("Did not run", tuple(lines)) if lines else None

@@ -123,7 +123,7 @@ def _rules(rulebook: Rulebook) -> str:
         title = rulebook.libraries[library].title if library in rulebook.libraries else library
         lines += [f"## {title}", "", "| rule | | |", "|---|---|---|"]
         own = sorted((rule for rule in rulebook.rules.values() if rule.library == library), key=lambda rule: rule.id)
-        lines += [f"| [{r.id}]({r.id}.md) | {kind_of(r)} | {escaped(str(r.body['summary']))} |" for r in own]
+        lines += [f"| [{r.id}]({r.id}.md) | {kind_of(r)} | {escaped(r.summary)} |" for r in own]
         lines.append("")
     return "\n".join(lines)
 

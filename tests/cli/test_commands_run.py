@@ -25,10 +25,13 @@ ALSO = {
     "attn-doctor check --format NAME": {"NAME": "json"},
     "attn-doctor check PATH": {"PATH": "requirements.txt"},
     "attn-doctor schema NAME": {"NAME": "facts"},
+    "attn-doctor backends --set workload.framework=NAME": {"workload.framework=NAME": "workload.framework=torch_sdpa"},
+    "attn-doctor check --workload FILE --format json": {"FILE": "axolotl.yml"},
     "attn-doctor rules test rules/NAME": {"rules/NAME": "our-rules"},
 }
 #: Commands that cannot be carried out here -> why not. Other tests parse their words.
 NOT_RUN = {
+    r"backends --run\b": "measures on a GPU: tests/diagnosis/test_speed.py",
     r"stress\b": "runs kernels: needs torch and a GPU",
     r"fleet stress\b": "runs kernels: needs torch and a GPU",
     r"fleet --slurm": "needs an allocation of Slurm",

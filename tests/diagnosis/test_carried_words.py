@@ -42,8 +42,8 @@ from doctor.sources.workload.huggingface import read_model_config
 from tests.helpers.rulebook import builtin_rulebook
 
 ROOT = Path(__file__).parents[2]
-#: Programs that run no attention of a job.
-OTHER = {"dispatch", "facts", "rendezvous", "script", "sweep"}
+#: Programs that run no attention of a job; `measure` gets the words of `sdpa` and those that `speed.py` lists.
+OTHER = {"dispatch", "facts", "measure", "rendezvous", "script", "sweep"}
 WORDS = [
     key.removeprefix("workload.") for key, term in TERMS.items() if key.startswith("workload.") and not term.derived
 ]

@@ -82,7 +82,7 @@ def test_the_kind_of_a_path(name: str, kind: PathKind) -> None:
 
 def test_every_kind_of_path_has_a_place_in_a_request() -> None:
     """A kind that no field takes would be dropped in silence."""
-    fields = set(TargetOptions.__dataclass_fields__)
+    fields = set(TargetOptions._fields)
     assert {kind.replace("-", "_") for kind in PathKind} <= fields
 
 

@@ -194,7 +194,7 @@ def test_ignored_rules_leave_a_note_and_come_back_when_their_time_is_up(tmp_path
     table = '[[tool.attn-doctor.ignore]]\nrule = "{}"\nreason = "known, see ticket 7"\nuntil = "{}"\n'
     defaults = read_defaults(path, table.format("ACME001", "2999-01-01") + table.format("ACME002", "2001-01-01"))
     request = Request(facts=(facts_file(tmp_path),), rules=(rules,), settings=("workload.dtype=float32",))
-    report = diagnose(Request(**{**request.__dict__, "defaults": defaults}))
+    report = diagnose(request._replace(defaults=defaults))
     assert [finding.rule for finding in report.findings if finding.rule.startswith("ACME")] == ["ACME002"]
     assert "ACME001 is ignored by this project: known, see ticket 7 (until 2999-01-01)" in report.notes
     (expired,) = [finding for finding in report.findings if finding.rule == "IGNORE_EXPIRED"]
@@ -285,8 +285,8 @@ def test_an_interpreter_is_checked_while_the_rules_are_read(rules, monkeypatch, 
     monkeypatch.setattr(
         interrogate.InterpreterQuery, "__init__", lambda self, python: (asked.append(self), started(self, python))[1]
     )
-    load = session.load_rulebook
-    monkeypatch.setattr(session, "load_rulebook", lambda extra: (read.append(len(asked)), load(extra))[1])
+    load = session.rulebook_of
+    monkeypatch.setattr(session, "rulebook_of", lambda given: (read.append(len(asked)), load(given))[1])
     request = Request(python=sys.executable, rules=(fault or rules,), settings=("acme.version=1.0",), run=False)
     if fault is None:
         assert diagnose(request).facts.value("target.path") == sys.executable

@@ -10,9 +10,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2] / "kernels"
 KERNELS = sorted(ROOT.rglob("*.py"))
-#: Which package may import which: programs import the sweep, the sweep imports the checks' attention.
+#: Which package may import which: programs import the sweep and the measurements, these import the checks' attention.
 BELOW = {
-    "programs": {"sweep", "attention"},
+    "programs": {"sweep", "measure", "attention"},
+    "measure": {"attention"},
     "parallel": {"attention"},
     "sweep": {"attention"},
     "attention": set(),

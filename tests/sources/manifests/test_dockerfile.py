@@ -274,7 +274,7 @@ def test_an_image_that_no_one_knows_is_reported(docker):
 
 
 def test_the_table_of_images_is_sound():
-    table = builtin_rulebook().libraries["images"].body["images"]["nvcr.io/nvidia/pytorch"]
+    table = builtin_rulebook().images["nvcr.io/nvidia/pytorch"]
     assert len(table) >= 25
     for release, held in table.items():
         assert held["source"] and held["certainty"] in ("published", "seen", "reported"), release

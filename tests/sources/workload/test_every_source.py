@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from doctor.api import _given
+from doctor.api import _request
 from doctor.cli.mcp import Target
 from doctor.diagnosis.batch import read_case
 from doctor.facts.vocabulary import NONE_VALUES, TERMS
@@ -59,11 +59,12 @@ def prefixed_option(words: Mapping[str, Any], folder: Path) -> Facts:
 
 
 def api_workload(words: Mapping[str, Any], folder: Path) -> Facts:
-    return _given(None, words, {}, {})
+    request = _request(workload=dict(words))
+    return request.held["workload", str(request.workload)]
 
 
 def api_settings(words: Mapping[str, Any], folder: Path) -> Facts:
-    return _given(None, None, words, {})
+    return _request(settings=dict(words)).given
 
 
 def batch_line(words: Mapping[str, Any], folder: Path) -> Facts:
