@@ -3,9 +3,9 @@
 Starts `ranks` processes with torch.distributed.run and compares their joined result with the float64 reference.
 Request: the workload's keys; `engine`: torch.allgather (default), torch.alltoall, te.p2p, te.all_gather, te.a2a,
 te.a2a+p2p, ring_flash_attn.ring, ring_flash_attn.zigzag, ring_flash_attn.stripe, ring_flash_attn.llama3, or
-`file:PATH:FUNCTION`; optional `ranks` (default: `cp_size`, at most the GPUs that are there), `device`, `backend` (of
-SDPA), `load_balance`, `packed` (with `sequences`, 3 by default), `window`, `gqa`, `sharding`, `timeout` in seconds
-without progress. `cases`: several such requests, which share the processes.
+`file:PATH:FUNCTION`; optional `ranks` (default: `cp_size`, at most the GPUs that are there; on a CPU what is stated),
+`device`, `backend` (of SDPA), `load_balance`, `packed` (with `sequences`, 3 by default), `window`, `gqa`, `sharding`,
+`timeout` in seconds without progress. `cases`: several such requests, which share the processes.
 Observed: `errors`, `bound`, `wrong`, `offenders`, `ranks`, `shrunk`; of several `cases` a list of outcome, observed and
 reason. A rank that crashes or hangs is the result of its case: `ended` is crashed or timeout, `ranks_at` says where.
 """
@@ -60,7 +60,8 @@ def _single(result):
 def _ranks(torch, request, cases, device):
     """Return how many ranks to start; Unavailable where there are not two."""
     wanted = int(request.get("ranks") or max(int(case.get("cp_size") or 2) for case in cases))
-    there = torch.cuda.device_count() if device == "cuda" else max(2, os.cpu_count() or 2)
+    stated = int(request.get("ranks") or 0)  # ranks on a CPU can share its cores, if that is wanted
+    there = torch.cuda.device_count() if device == "cuda" else max(2, os.cpu_count() or 2, stated)
     if device == "cuda" and there < 2:
         raise Unavailable("context parallelism needs two GPUs, torch sees {}".format(there))
     return max(2, min(wanted, there, 64))

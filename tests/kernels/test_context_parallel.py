@@ -217,3 +217,24 @@ def test_a_job_with_context_parallelism_runs_it(facts, engine):
         packed = "workload.qkv_layout" in facts or engine == "ring_flash_attn.llama3"
         assert requests["context_parallel"]["packed"] == packed
         json.dumps(requests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_more_ranks_than_key_heads_or_cores(ranks: int, torch_python: str) -> None:
+    """Grouped heads on more ranks than there are groups, a length that does not divide, packed rows, and faults."""
+    eight = {"num_heads": 8, "num_kv_heads": 2, "seq_len_q": 256}
+    right = [
+        {**SMALL, **eight, "engine": "torch.allgather"},
+        {**SMALL, **eight, "engine": "torch.alltoall", "num_kv_heads": 1},
+        {**SMALL, **eight, "engine": "torch.allgather", "seq_len_q": 250},
+        own("ring", **eight, packed=True, sharding="head_tail"),
+        own("ring", **eight, window=[16, 0], sharding="head_tail"),
+    ]
+    wrong = [own(name, **eight) for name in ("rank_order", "lost_gradient", "stale_buffer")]
+    request = {"device": "cpu", "ranks": ranks, "timeout": 90, "cases": [*right, *wrong]}
+    answer = run_one(torch_python, "context_parallel", request, timeout=300)
+    assert answer.outcome == "ran" and answer.observed["ranks"] == ranks, answer.reason
+    seen = [case["observed"] for case in answer.observed["cases"]]
+    assert [case["ranks"] for case in seen] == [ranks] * len(seen)
+    assert [case["wrong"] for case in seen] == [False] * len(right) + [True] * len(wrong)
