@@ -175,6 +175,12 @@ def _holds_for(records: Records, backend: str, known: FactResolver) -> bool:
     return wanted is None or parse_conditions(wanted).holds(known) is True
 
 
+def _older(records: Records, backend: str, known: FactResolver) -> bool:
+    """Whether the releases are certainly not those of which the records speak."""
+    wanted = records.holds_for.get(backend)
+    return wanted is not None and parse_conditions(wanted).holds(known) is False
+
+
 def _describes(known: FactResolver) -> bool:
     """Whether one call of this shape is what a layer does: no packed rows, no context parallelism, no dropout."""
     layout = known.value("workload.qkv_layout")
@@ -320,7 +326,7 @@ def _published(rulebook: Rulebook, known: FactResolver, own: str, found: tuple[F
         for select, changes in _ways_to(records, known, figure["best"]):
             there = evaluate(rulebook, known.given.with_(*changes.values()), name_missing=False)
             best = there.known.value(f"{figure['best']}.available")
-            if best is False or _speaks_against(there, found):
+            if best is False or _older(records, figure["best"], there.known) or _speaks_against(there, found):
                 continue
             return {
                 "speed.best": figure["best"], "speed.published_times": figure["times"], "speed.select": select,

@@ -93,6 +93,9 @@ RIGHT = {
     "another Hopper": ("h20", {}, FLASH),
     "an older cuDNN, for which nothing was measured": ("h100", {"torch.version": "2.8.0+cu128", "torch.cuda": "12.8",
                                                                "cudnn.version": "9.10.2"}, FLASH),
+    "the same on Blackwell, where the figures are published": (
+        "b200", {"torch.version": "2.8.0+cu129", "torch.cuda": "12.9", "cudnn.version": "9.10.2"}, FLASH,
+    ),
     "a window that is hardly shorter than the row": ("a100", {}, {**SDPA, "window": [16000, 0]}),
     "a window that FlashAttention 2 gets by its bounds": (
         "a100", {}, {**FLASH, "window": [1023, 0], "model_type": "mistral"},
