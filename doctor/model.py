@@ -124,6 +124,11 @@ class Facts(Mapping[str, Fact]):
         """The same facts, without these keys (so that they are unknown, or derived again)."""
         return Facts(fact for key, fact in self._facts.items() if key not in keys)
 
+    @property
+    def has_workload(self) -> bool:
+        """Whether anything is said of a job."""
+        return any(key.startswith("workload.") for key in self._facts)
+
     def value(self, key: str) -> Any:
         """The value of `key`, or None when it is unknown."""
         fact = self._facts.get(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from doctor.facts.measurement import MORE_MEMORY, SLOWER
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, AttentionCost, BackendCost, Facts, Finding, Severity
 from doctor.rulebook.backends import INAPPLICABLE, Predictor, order_that_counts
@@ -20,7 +21,6 @@ from doctor.rulebook.speed.curves import Machine, Records, load_records, peak
 from doctor.rulebook.speed.shape import CallShape, Unshaped, needs_of, shape_of
 
 _RULES = ("SPEED001", "SPEED002", "SPEED003", "SPEED004")
-_TIMES, _MEMORY_TIMES = 1.3, 2.0
 _LEAST_MEMORY, _PART_OF_GPU = 4 << 30, 20
 _SOURCE = "compared with the other backends of the job"
 _HELD_BACK = ("workload.packing", "workload.padding_free", "workload.varlen_attn", "workload.use_varlen_attn")
@@ -73,7 +73,7 @@ def _may_be_beaten(
     mine = _cost(records, machine, known, own, shape, True)
     for backend in records.traits:
         other = _cost(records, machine, known, Option(backend, "", Facts()), shape, False)
-        if mine.milliseconds and other.milliseconds and mine.milliseconds >= _TIMES * other.milliseconds:
+        if mine.milliseconds and other.milliseconds and mine.milliseconds >= SLOWER * other.milliseconds:
             return True
         if mine.peak and other.peak and _far_leaner(known, mine.peak, other.peak):
             return True
@@ -170,15 +170,10 @@ def _others(rulebook: Rulebook, known: FactResolver, records: Records, selected:
             yield Option(backend_there, f"`{call['select']}`", changes)
 
 
-def _holds_for(records: Records, backend: str, known: FactResolver) -> bool:
+def _holds_for(records: Records, backend: str, known: FactResolver) -> bool | None:
+    """Whether the records speak of these releases; None where that is unknown."""
     wanted = records.holds_for.get(backend)
-    return wanted is None or parse_conditions(wanted).holds(known) is True
-
-
-def _older(records: Records, backend: str, known: FactResolver) -> bool:
-    """Whether the releases are certainly not those of which the records speak."""
-    wanted = records.holds_for.get(backend)
-    return wanted is not None and parse_conditions(wanted).holds(known) is False
+    return wanted is None or parse_conditions(wanted).holds(known)
 
 
 def _describes(known: FactResolver) -> bool:
@@ -235,7 +230,7 @@ def _faster(
     timed = sorted((cost.milliseconds, option) for option, cost in pairs if cost.milliseconds is not None)
     for milliseconds, option in timed:
         share = (own.milliseconds - milliseconds) / (own.milliseconds + _linear_layers(shape, machine))
-        if own.milliseconds < _TIMES * milliseconds or share < 0.1:
+        if own.milliseconds < SLOWER * milliseconds or share < 0.1:
             break
         if _right(rulebook, known, option, found):
             return {
@@ -248,13 +243,13 @@ def _faster(
 def _far_leaner(known: FactResolver, own: int, other: int) -> bool:
     memory = known.value("gpu.memory_bytes")
     least = memory / _PART_OF_GPU if isinstance(memory, int) and memory > 0 else _LEAST_MEMORY
-    return own >= _MEMORY_TIMES * other and own - other >= least
+    return own >= MORE_MEMORY * other and own - other >= least
 
 
 def _waits_for_launches(own: BackendCost, machine: Machine, shape: CallShape) -> bool:
     """Whether the call is so small that launching it takes longer than computing it: nothing is gained in a job."""
     curve = load_records().curve_of(machine, own.backend, shape.training)
-    return curve is None or (own.milliseconds or 0.0) < _TIMES * curve.at_least
+    return curve is None or (own.milliseconds or 0.0) < SLOWER * curve.at_least
 
 
 def _skipping(
@@ -271,7 +266,7 @@ def _skipping(
     own = operations(compared.options[0].backend) if records.traits_of(compared.options[0].backend) else 0.0
     for option in compared.options[1:]:
         other = operations(option.backend) if records.traits_of(option.backend) else 0.0
-        if not other or own < _MEMORY_TIMES * other or not _right(rulebook, known, option, found):
+        if not other or own < MORE_MEMORY * other or not _right(rulebook, known, option, found):
             continue
         share = (own - other) / (own + _linear_operations(shape) / 1e12)
         return {
@@ -326,7 +321,11 @@ def _published(rulebook: Rulebook, known: FactResolver, own: str, found: tuple[F
         for select, changes in _ways_to(records, known, figure["best"]):
             there = evaluate(rulebook, known.given.with_(*changes.values()), name_missing=False)
             best = there.known.value(f"{figure['best']}.available")
-            if best is False or _older(records, figure["best"], there.known) or _speaks_against(there, found):
+            if (
+                best is False
+                or _holds_for(records, figure["best"], there.known) is False
+                or _speaks_against(there, found)
+            ):
                 continue
             return {
                 "speed.best": figure["best"], "speed.published_times": figure["times"], "speed.select": select,

@@ -173,7 +173,7 @@ def names_no_job(request: Request, facts: Facts) -> bool:
     """Whether neither the request nor the facts of its environment describe a job, so that the project's counts."""
     if request.model is not None or request.workload is not None or request.scripts:
         return False
-    return not any(key.startswith("workload.") for key in (*facts, *request.given))
+    return not (facts.has_workload or request.given.has_workload)
 
 
 def takes_project_gpus(request: Request, examined: DiagnosisInput) -> bool:

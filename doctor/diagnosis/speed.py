@@ -13,7 +13,7 @@ from doctor.report.speed_model import Speed, SpeedRow
 from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, as_tuple
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
 from doctor.runner.run import PrewarmedProcess, run_program
@@ -25,6 +25,7 @@ from .examine import examine
 from .judge import TOOL, Clock, apply_rules, require_subject
 from .prewarm import prewarm_kernels
 from .request import Request
+from .watch import rulebook_of
 
 PROGRAM = "measure"
 #: Seconds of measuring per sequence length, of plain calls and of compiled ones each, after which the rest is "not
@@ -113,7 +114,7 @@ def measure_speed(
 
 def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: bool) -> SpeedPlan:
     """Read the job and find the calls that may compute it; NoDiagnosis where nothing can run."""
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    rulebook = rulebook_of(request)
     examined = examine(request, rulebook)
     assessment = apply_rules(rulebook, examined).assessment
     require_subject(rulebook, examined, assessment)

@@ -27,6 +27,10 @@ MEMORY_PARTS: Mapping[str, str] = {
 }
 
 
+#: How many times slower than another backend, or how many times its memory, is worth a warning.
+SLOWER, MORE_MEMORY = 1.3, 2.0
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One backend on one shape.

@@ -364,9 +364,7 @@ def closing_line(page: Page, report: Report) -> None:
 def _why_skipped(report: Report) -> str:
     missing = [key for item in relevant(report) for key in item.missing]
     words = []
-    if any(key.startswith("workload.") for key in missing) and not any(
-        key.startswith("workload.") for key in report.facts
-    ):
+    if any(key.startswith("workload.") for key in missing) and not report.facts.has_workload:
         words.append("no workload")
     if any(key.startswith("gpu.") for key in missing):
         words.append("no GPU")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from doctor.facts.measurement import Measurement
+from doctor.facts.measurement import MORE_MEMORY, SLOWER, Measurement
 from doctor.util.redact import shortened
 from doctor.util.units import human_bytes
 
@@ -16,8 +16,6 @@ from .sections import Answer, Cell, Section, Table
 from .speed_model import Speed, SpeedRow
 from .style import Style
 
-#: How many times slower, or how many times the memory, is worth a warning.
-SLOWER, MORE_MEMORY = 1.3, 2.0
 _HEAD = ("backend", "ms", "±", "forward", "TFLOP/s", "of peak", "memory", "error", "same bits", "to select it")
 
 

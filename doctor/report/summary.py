@@ -79,7 +79,7 @@ def verdict(report: Report) -> tuple[str, str, str]:
     if report.unrecorded or report.unexamined:
         return "unclear", INCOMPLETE, f"no known problems, but {_not_examined(report)}{runs}"
     none = f"no new findings ({_suppressed(report)})" if suppressed else "no known problems"
-    if not any(key.startswith("workload.") for key in report.facts):
+    if not report.facts.has_workload:
         return "unclear", INCOMPLETE, f"{none} in this environment; no workload was given"
     return "ok", OK, f"{none}{'' if suppressed else runs}"
 

@@ -42,7 +42,7 @@ class Verdicts:
         """Return the verdicts, by the ids of rules, that are certainly the same on these facts."""
         before = self._known.given
         changed = {key for key in {*before, *facts} if _said(before, key) != _said(facts, key)}
-        if not _OF_EVERYTHING.isdisjoint(changed) or _has_workload(before) != _has_workload(facts):
+        if not _OF_EVERYTHING.isdisjoint(changed) or self._known.has_workload != facts.has_workload:
             return {}
         given = {f"{name}{_GIVEN}" for key in changed for name in (key, key.removesuffix(_VERSION))}
         affected = self._closure(changed | given)
@@ -63,10 +63,6 @@ class Verdicts:
 def _said(facts: Facts, key: str) -> tuple[Any, bool] | None:
     fact = facts.get(key)
     return None if fact is None else (fact.value, bool(fact.assumed))
-
-
-def _has_workload(facts: Facts) -> bool:
-    return any(key.startswith("workload.") for key in facts)
 
 
 def _refuting(condition: Condition, known: FactResolver) -> Condition | None:

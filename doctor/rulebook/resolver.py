@@ -86,7 +86,7 @@ class FactResolver:
         self._missing: dict[str, tuple[str, ...]] = {}
         self._implications = implications or {}
         self._predict = predict
-        self.has_workload = any(key.startswith("workload.") for key in facts)
+        self.has_workload = facts.has_workload
 
     def look_up(self, key: str) -> Fact:
         """The fact of `key`; an unknown one carries the problem. Given facts win, an explicit null stays unknown."""

@@ -42,9 +42,8 @@ def framework_of(facts: Facts) -> str | None:
     if "workload.framework" in facts:
         stated = facts.value("workload.framework")
         return None if stated is None else str(stated)
-    given = any(key.startswith("workload.") for key in facts)
     versions = (facts.value(key) for key, _ in _FRAMEWORK_OF)
-    found: str | None = _framework(given, facts.value("workload.attn_implementation"), *versions)
+    found: str | None = _framework(facts.has_workload, facts.value("workload.attn_implementation"), *versions)
     return found
 
 

@@ -30,7 +30,7 @@ def complete_workload(facts: Facts) -> Facts:
 
     Raise DoctorError for a workload value that no attention can have, from any source.
     """
-    if not any(key.startswith("workload.") for key in facts):
+    if not facts.has_workload:
         return facts
     changed = facts
     for key, fact in facts.items():
