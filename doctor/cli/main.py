@@ -42,7 +42,7 @@ COMMANDS = {
     "snapshot": "Save the facts of this machine; every command reads them with --facts.",
     "init": "Write the project's section of pyproject.toml, which `check` reads in CI.",
     "keys": "List the words for facts and workloads, with meaning and example.",
-    "schema": "Print JSON Schemas: facts, workload, rule, report, project.",
+    "schema": "Print JSON Schemas: facts, workload, rule, library, report, project.",
     "mcp": "Serve the Model Context Protocol for coding agents.",
     "rules": "List, show, test and write rules.",
 }

@@ -26,7 +26,7 @@ def schema(
     ] = None,
     output: Output = None,
 ) -> int:
-    """Print a JSON Schema: facts, workload, rule, report, project."""
+    """Print a JSON Schema: facts, workload, rule, library, report, project."""
     names = schema_names()
     if name is None:
         write("".join(f"{item}\n" for item in names), output)

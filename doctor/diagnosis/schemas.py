@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from doctor.facts.kinds import FactKind
 from doctor.facts.vocabulary import SPELLINGS, TERMS, Term
 from doctor.facts.workload import ALIASES
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
-from doctor.rulebook.other_messages import other_messages
-from doctor.rulebook.proofs import KEYS as PROOF_KEYS
-from doctor.rulebook.rule import EFFECTS
-from doctor.rulebook.schema import (
-    BUILDS,
-    EXPECTATIONS,
-    EXPLANATION_NEEDED,
-    LOG_EXPECTATIONS,
-    REMEDIES,
-    RULE_NEEDED,
-    SAFETIES,
-)
+from doctor.rulebook.library_fields import library_schema
+from doctor.rulebook.rule_fields import rule_schema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string", "pattern": r"\S"}
-TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "minItems": 1, "items": TEXT}]}
 #: Families of keys that no list can name -> their kind.
 FAMILIES = {
     r"^env\.[A-Za-z_][A-Za-z0-9_]*$": FactKind.TEXT,
@@ -48,7 +37,7 @@ def schema_names() -> tuple[str, ...]:
 def schema_of(name: str) -> Schema:
     """Return one schema; KeyError for an unknown name."""
     made = _SCHEMAS[name]()
-    kinds = {} if name in ("rule", "report") else _kinds()
+    kinds = {} if name in ("rule", "library", "report") else _kinds()
     return {"$schema": DIALECT, "title": f"attn-doctor {name}", **made, "$defs": {**kinds, **made.get("$defs", {})}}
 
 
@@ -165,126 +154,6 @@ def _workload() -> Schema:
         "then": wrapped,
         "else": {**section, "minProperties": 1},
     }
-
-
-def _rule() -> Schema:
-    fact_key = {"type": "string"}
-    facts = {"type": "object", "propertyNames": fact_key}
-    condition: Schema = {
-        "type": "object",
-        "minProperties": 1,
-        "properties": {
-            "all": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/condition"}},
-            "any": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/condition"}},
-            "not": {"$ref": "#/$defs/condition"},
-        },
-    }
-    free = {"^x-": True}
-    fix = {
-        "type": "object",
-        "properties": {
-            "require": {"type": "object", "minProperties": 1}, "set_env": {"type": "object", "minProperties": 1},
-            "unset_env": TEXTS, "config": {"type": "object", "minProperties": 1}, "call": TEXT, "note": TEXT,
-            "partial": TEXT,
-            "safety": {"enum": list(SAFETIES)}, "risk": TEXT, "index_url": {"type": "string", "pattern": r"^https?://\S+$"},
-            "when": {"$ref": "#/$defs/condition"}, "build": {"enum": list(BUILDS)}, "then": facts,
-        },
-        "patternProperties": free,
-        "additionalProperties": False,
-        "anyOf": [{"required": [name]} for name in REMEDIES],
-    }  # fmt: skip
-    test = {
-        "type": "object",
-        "required": ["given", "expect"],
-        "properties": {
-            "given": facts, "expect": {"enum": list(EXPECTATIONS)}, "message": TEXT,
-            "missing": {"type": "array", "items": fact_key},
-        },
-        "patternProperties": free,
-        "additionalProperties": False,
-    }  # fmt: skip
-    log_test = {
-        "type": "object",
-        "required": ["log", "expect"],
-        "properties": {"log": TEXTS, "expect": {"enum": list(LOG_EXPECTATIONS)}},
-        "patternProperties": free,
-        "additionalProperties": False,
-    }
-    group: Schema = {"enum": list(other_messages())}
-    one_signature: Schema = {
-        "anyOf": [
-            TEXT,
-            {
-                "type": "object",
-                "required": ["match"],
-                "properties": {
-                    "match": TEXT,
-                    "frame": TEXT,
-                    **{name: TEXTS for name in ("near", "anywhere", "not_near")},
-                    "unless": {"anyOf": [group, {"type": "array", "minItems": 1, "items": group}]},
-                },
-                "patternProperties": free,
-                "additionalProperties": False,
-            },
-        ]
-    }
-    signatures = {"anyOf": [one_signature, {"type": "array", "minItems": 1, "items": one_signature}]}
-    confirm = {
-        "type": "object",
-        "required": ["kernel"],
-        "properties": {
-            "kernel": TEXT, "request": {"type": "object"}, "regardless_of": TEXTS,
-            "bad_if_any": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-        },
-        "patternProperties": free,
-        "additionalProperties": False,
-    }  # fmt: skip
-    texts = ("references", "yields_to", "replaces", "reach", "disables", "fails_at_run", "packages")
-    plain = (
-        "id",
-        "name",
-        "since",
-        "summary",
-        "why",
-        "message",
-        "stage",
-        "category",
-        "no_pin",
-        "myth",
-        "import_error",
-        "fix_reasons",
-        "cause",
-    )
-    return {
-        "description": "One rule; its tests are in the same file.",
-        "type": "object",
-        "required": list(RULE_NEEDED),
-        "anyOf": [*({"required": [name, "when"]} for name in EFFECTS), {"required": list(EXPLANATION_NEEDED)}],
-        "properties": {
-            **{name: TEXT for name in plain}, **{name: TEXTS for name in texts},
-            "severity": {"enum": [str(item) for item in SEVERITIES]},
-            "weight": {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^-?\d+$"}]},
-            "signatures": signatures, "benign": {"enum": [True, False, "true", "false"]},
-            "when": {"$ref": "#/$defs/condition"}, "needs": {"type": "object", "minProperties": 1}, "confirm": confirm,
-            "examined_to": {"type": "object", "minProperties": 1, "additionalProperties": TEXT},
-            "proof": {"type": "array", "minItems": 1, "items": _proof_schema()},
-            "fix": {"type": "array", "minItems": 1, "items": fix},
-            "tests": {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [test, log_test]}},
-        },
-        "patternProperties": free,
-        "additionalProperties": False,
-        "$defs": {"condition": condition},
-    }  # fmt: skip
-
-
-def _proof_schema() -> Schema:
-    def content(needed: Sequence[str], optional: Sequence[str]) -> Schema:
-        keys = {key: TEXTS if key in ("file", "in", "extras") else TEXT for key in (*needed, *optional)}
-        return {"type": "object", "required": list(needed), "properties": keys, "additionalProperties": False}
-
-    kinds = {kind: content(needed, optional) for kind, (needed, optional) in PROOF_KEYS.items()}
-    return {"type": "object", "minProperties": 1, "maxProperties": 1, "properties": kinds,
-            "additionalProperties": False}  # fmt: skip
 
 
 def _reason() -> Schema:
@@ -421,5 +290,6 @@ def _project() -> Schema:
 
 
 _SCHEMAS: dict[str, Callable[[], Schema]] = {
-    "facts": _facts, "workload": _workload, "rule": _rule, "report": _report, "project": _project,
+    "facts": _facts, "workload": _workload, "rule": rule_schema, "library": library_schema, "report": _report,
+    "project": _project,
 }  # fmt: skip

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import packaging
@@ -198,18 +199,20 @@ def _compile_folder(folder: RuleFolder) -> CompiledRules:
     return _compile([Path(stamp[0]) for stamp in folder.files], str(folder.path))
 
 
-def _compile(files: list[Path], folder: str = "") -> CompiledRules:
-    from .schema import (  # door: the form of rule files, which a start from the cache skips
-        LIBRARY,
-        checked_sources,
-        declare_words,
-        parsed_file,
-    )
+def form() -> ModuleType:
+    """Return the module that reads rule files and checks their form; a start from the cache never loads it."""
+    from . import schema  # door: the definition of the format
 
-    described = {path: parsed_file(path) for path in files if path.name == LIBRARY}
+    return schema
+
+
+def _compile(files: list[Path], folder: str = "") -> CompiledRules:
+    schema = form()
+    described = {path: schema.parsed_file(path) for path in files if path.name == schema.LIBRARY}
     for shape, content in described.values():  # of all libraries first: any condition may use their words
-        declare_words(shape, content)
-    sources = (item for path in files for item in checked_sources(path, *(described.get(path) or parsed_file(path))))
+        schema.declare_words(shape, content)
+    parsed = ((path, described.get(path) or schema.parsed_file(path)) for path in files)
+    sources = (item for path, part in parsed for item in schema.checked_sources(path, *part))
     bodies = [(item.kind, item.library, item.path, item.content) for item in sources]
     first: dict[tuple[str, str], str] = {}
     for kind, library, path, content in bodies:

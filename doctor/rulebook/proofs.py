@@ -21,18 +21,6 @@ RECORDS = "proofs.json"
 SOURCE, BINARY, METADATA, CONSTANT = "source", "binary", "metadata", "constant"
 IMPORT, LACKS, WHEEL = "import", "lacks", "wheel"
 MEASURED, STATED = "measured", "stated"
-#: kind -> the keys that it needs, and those that it may have
-KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    SOURCE: (("file", "shows", "in"), ("package", "repository", "hides", "of")),
-    BINARY: (("package", "file", "shows", "in"), ("hides", "of")),
-    METADATA: (("package", "requires", "range", "in"), ("of", "extras")),
-    CONSTANT: (("package", "file", "find", "range", "in"), ("of",)),
-    IMPORT: (("package", "file", "name", "from", "in"), ("of",)),
-    LACKS: (("package", "name", "in"), ("of",)),
-    WHEEL: (("package", "shows", "in"), ("hides", "of")),
-    MEASURED: (("capture", "shows"), ()),
-    STATED: (("url",), ()),
-}
 NOT_REQUIRED = "absent"  # `range` of a package that the metadata does not name
 ANY_RANGE = "any"  # `range` of a package that it names without one
 NOT_SHOWN, NO_FILE = "no", "no file"  # what a record says of a release that does not show the claim

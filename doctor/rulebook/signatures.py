@@ -16,11 +16,10 @@ from doctor.util.linear_regex import compiled, found_in, groups_in
 from doctor.util.traceback_frames import last_frame
 
 from .anchors import anchors_of
-from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamp_of, stamps
+from .cache import Body, cache_file, cache_key, form, may_store, rule_paths, stamp_of, stamps
 from .conditions import Condition
 from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
-from .schema import LIBRARY, read_sources
 
 #: The kinds of failure, as answers name them; `none` is no incompatibility.
 CATEGORIES = (
@@ -151,8 +150,9 @@ def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
 
 def _compile(files: list[Path]) -> list[Body]:
     found: dict[str, Body] = {}
-    named = (file for file in files if file.name != LIBRARY and b"signatures" in file.read_bytes())
-    explaining = (source for file in named for source in read_sources(file) if "signatures" in source.content)
+    schema = form()
+    named = (file for file in files if file.name != schema.LIBRARY and b"signatures" in file.read_bytes())
+    explaining = (source for file in named for source in schema.read_sources(file) if "signatures" in source.content)
     for kind, library, path, content, *_ in explaining:
         if content["id"] in found:
             raise DoctorError(f"{path}:1: rule `{content['id']}` is taken by `{found[content['id']][2]}`")

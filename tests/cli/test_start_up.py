@@ -44,8 +44,9 @@ HEAVY = frozenset(
 #: Parts of ours that only other questions need.
 OTHER = (
     "doctor.apply", "doctor.diagnosis.logs", "doctor.diagnosis.fleet", "doctor.drift", "doctor.rulebook.authoring",
-    "doctor.sources.binaries", "doctor.sources.manifests", "doctor.sources.printed", "doctor.sources.probes",
-    "doctor.stress", "doctor.report.html", "doctor.report.sarif", "doctor.report.markdown", "doctor.report.json",
+    "doctor.rulebook.fields", "doctor.rulebook.schema", "doctor.sources.binaries", "doctor.sources.manifests",
+    "doctor.sources.printed", "doctor.sources.probes", "doctor.stress", "doctor.report.html", "doctor.report.sarif",
+    "doctor.report.markdown", "doctor.report.json",
 )  # fmt: skip
 SOLVER = ("doctor.solver", "doctor.packages.index", "packaging.markers")
 
@@ -101,6 +102,14 @@ def test_the_version_imports_no_part_of_a_check() -> None:
     found = imported("--version")
     assert within(found, HEAVY) == []
     assert within(found, (*OTHER, *SOLVER, "doctor.diagnosis", "doctor.sources", "doctor.rulebook")) == []
+
+
+def test_an_explanation_from_the_cache_imports_no_definition_of_the_format(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    for log in (first, second):
+        log.write_text("ImportError: undefined symbol: _ZN3c105ErrorC2E\n")
+    imported("explain", str(first))  # fills the cache
+    assert within(imported("explain", str(second)), ("doctor.rulebook.fields", "doctor.rulebook.schema")) == []
 
 
 def test_the_exit_searches_nothing_for_garbage() -> None:

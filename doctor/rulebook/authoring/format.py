@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from doctor.errors import DoctorError
+from doctor.rulebook.rule_fields import RULE
 from doctor.rulebook.schema import LIBRARY
 from doctor.rulebook.tables import TABLES
 from doctor.util.atomic_write import write_atomically
@@ -25,11 +26,7 @@ from doctor.util.yaml_text import parse_yaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 WIDTH = 120
 MAX_BYTES = 1024 * 1024
-ORDER = (
-    "id", "name", "severity", "category", "weight", "stage", "yields_to", "replaces", "since", "summary", "why",
-    "references", "proof", "when", "examined_to", "needs", "disables", "fails_at_run", "import_error", "message",
-    "signatures", "confirm", "fix_reasons", "fix", "no_pin", "myth",
-)  # fmt: skip
+ORDER = tuple(key for key in RULE if key != "tests")
 #: Lists and mappings of a rule that take one entry a line, however short.
 _ONE_A_LINE = ("when", "references", "proof", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
