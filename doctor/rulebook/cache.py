@@ -242,7 +242,9 @@ def _compile(files: list[Path], folder: str = "") -> CompiledRules:
 
 def _declare(libraries: Iterable[Mapping[str, Any]]) -> None:
     """Add the words of libraries to the vocabulary."""
-    declare_frameworks(row for body in libraries for row in body.get("frameworks") or ())
+    for body in libraries:
+        if "frameworks" in body:
+            declare_frameworks(body["name"], body["frameworks"])
 
 
 def _needed_versions(when: Mapping[str, Any]) -> set[str]:

@@ -94,4 +94,7 @@ def declare_words(shape: Shape, content: Any) -> None:
     if rows is None:
         return
     FRAMEWORKS_KIND.check(shape, rows, ("frameworks",))
-    declare_frameworks(rows)
+    try:
+        declare_frameworks(str(content.get("name")), rows)
+    except DoctorError as problem:
+        raise shape.fault(("frameworks",), problem.message, problem.hint) from None

@@ -12,6 +12,7 @@ import pytest
 from doctor.errors import DoctorError
 from doctor.facts.libraries.frameworks import FRAMEWORKS, caller_named, predicted_frameworks, servers
 from doctor.facts.vocabulary import SPELLINGS, TERMS, parse
+from doctor.rulebook.rulebook import load_rulebook
 
 #: Spelling -> word, of the table that was in Python.
 SPELLED = {
@@ -98,3 +99,33 @@ def test_a_word_of_a_team_works_in_rules_jobs_and_settings_of_a_fresh_process(tm
     assert "2 tests, 0 failed" in ran("rules", "test", "rules").stdout
     alone = ran("check", "--facts", "facts.yaml", "--no-run")
     assert alone.returncode == 2 and "`workload.framework`: needs one of" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{word: torch_sdpa, call: acme.attention}", "the framework `torch_sdpa` is described by the library `torch`"),
+        ("{word: acme_attn, spellings: [te]}", "the spelling `te` is the framework `transformer_engine`"),
+        ("{word: acme_attn, spellings: [vllm]}", "the spelling `vllm` is the framework `vllm`"),
+    ],
+)
+def test_a_word_of_a_team_replaces_no_built_in_one(tmp_path: Path, row: str, message: str) -> None:
+    load_rulebook()
+    before = dict(FRAMEWORKS), dict(SPELLINGS["workload.framework"])
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "library.yaml").write_text(f"name: acme\nframeworks:\n  - {row}\n")
+    with pytest.raises(DoctorError) as refused:
+        load_rulebook([str(tmp_path)])
+    assert refused.value.message == f"{tmp_path}/acme/library.yaml:2: {message}"
+    assert (FRAMEWORKS, SPELLINGS["workload.framework"]) == before
+
+
+def test_a_library_may_add_spellings_to_the_word_of_another(tmp_path: Path) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "library.yaml").write_text("name: acme\nframeworks: [{word: vllm, spellings: [acme-vllm]}]\n")
+    code = (
+        "from doctor.rulebook.rulebook import load_rulebook; from doctor.facts.vocabulary import parse\n"
+        f"load_rulebook([{str(tmp_path)!r}]); print(parse('workload.framework', 'acme-vllm'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "vllm\n", done.stderr

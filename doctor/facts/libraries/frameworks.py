@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from doctor.facts.vocabulary import allow
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import SPELLINGS, allow
 
 from .record import flag
 from .servers import Server, server_of
@@ -42,20 +43,41 @@ class Framework(NamedTuple):
 
 #: The frameworks that are declared.
 FRAMEWORKS: dict[str, Framework] = {}
+#: The library that describes each: only it says more than spellings.
+_OWNERS: dict[str, str] = {}
 
 
-def declare_frameworks(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add what library files say of frameworks to the vocabulary; two libraries may add spellings of one."""
+def declare_frameworks(library: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add what a library file says of frameworks to the vocabulary; two libraries may add spellings of one.
+
+    DoctorError for a word or a spelling that another library has described: it would change the jobs of others.
+    """
     for row in rows:
         made = _framework(row)
         known = FRAMEWORKS.get(made.word)
-        if known is not None and row.keys() <= _SPELLINGS_ALONE:  # of a library whose jobs it runs
+        _check_owners(library, made, is_described := not row.keys() <= _SPELLINGS_ALONE)
+        if known is not None and not is_described:  # of a library whose jobs it runs
             made = known._replace(spellings=tuple(dict.fromkeys((*known.spellings, *made.spellings))))
         elif known is not None:
             made = made._replace(spellings=tuple(dict.fromkeys((*made.spellings, *known.spellings))))
+        if is_described:
+            _OWNERS[made.word] = library
         if made != known:
             FRAMEWORKS[made.word] = made
             allow(KEY, made.word, made.spellings)
+
+
+def _check_owners(library: str, made: Framework, is_described: bool) -> None:
+    owner = _OWNERS.get(made.word, library)
+    if is_described and owner != library:
+        hint = f"`{library}` takes a word of its own, or adds `spellings` only"
+        raise DoctorError(f"the framework `{made.word}` is described by the library `{owner}`", hint)
+    spelled = SPELLINGS.get(KEY, {})
+    for spelling in made.spellings:
+        meant = spelling if spelling in FRAMEWORKS else spelled.get(spelling, made.word)
+        if meant != made.word:
+            hint = f"`{library}` cannot use it for `{made.word}`"
+            raise DoctorError(f"the spelling `{spelling}` is the framework `{meant}`", hint)
 
 
 def predicted_frameworks() -> list[Framework]:
