@@ -7,6 +7,7 @@ stay.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ ORDER = tuple(key for key in RULE if key != "tests")
 _ONE_A_LINE = ("when", "references", "proof", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
+_AS_TEXT = ("tag:yaml.org,2002:str", _NULL)
+_RESOLVED = yaml.SafeLoader("").resolve
 _PLAIN = re.compile(r"[A-Za-z0-9_./(][^#:\[\]{},&*!|'\"%@`<>=\n\t\\]*")
 _PROSE = re.compile(r"\S+(?: \S+)+")
 
@@ -305,7 +308,7 @@ def _scalar(node: Any, *, flow: bool) -> str:
         return "null"
     if node.tag == _MERGE:
         return "<<"
-    if _is_plain(value, flow=flow):
+    if _is_plain(value, flow=flow) and not _needs_quotes(node):
         return value
     if '"' not in value and "\\" not in value and value.isprintable():
         return f'"{value}"'
@@ -314,6 +317,21 @@ def _scalar(node: Any, *, flow: bool) -> str:
         return f"'{quoted}'"
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'
+
+
+def _needs_quotes(node: Any) -> bool:
+    """Whether a reader of YAML with types takes a text for something else: `2.10` for 2.1, `no` for false.
+
+    A number that stays what it is has quotes only where its author wrote them.
+    """
+    if _RESOLVED(yaml.ScalarNode, node.value, (True, False)) in _AS_TEXT:
+        return False
+    return node.style in ("'", '"') or _is_changed(node.value)
+
+
+@functools.cache
+def _is_changed(value: str) -> bool:
+    return str(yaml.safe_load(value)) not in (value, value.title())
 
 
 def _is_plain(value: str, *, flow: bool) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from doctor.cli.rules import app
@@ -65,7 +66,7 @@ fix:
 x-base: &base {torch.version: 2.6.0, workload.mask: causal}
 tests:
   fires: {given: *base, expect: fires}
-  silent with 2.7: {given: {<<: *base, torch.version: 2.10}, expect: silent}
+  silent with 2.7: {given: {<<: *base, torch.version: "2.10"}, expect: silent}
 """
 
 
@@ -94,6 +95,21 @@ def test_the_content_stays():
 def test_every_kind_of_scalar_stays_what_it_is(value):
     for text in (f"id: A\nmessage: {value}\n", f"id: A\nneeds: {{key: {value}, other: [{value}]}}\n"):
         assert parse_yaml(formatted(text), "a")[0] == parse_yaml(text, "a")[0]
+
+
+@pytest.mark.parametrize("text", ["123", "0775", "2.10", "1e3", "12:30", "2026-01-31", "true", "no", "1_000", "0x1f"])
+def test_a_quoted_text_stays_a_text_for_every_reader(text):
+    written = formatted(f"id: OWN001\ngiven: {{a: '{text}', b: ['{text}']}}\nname: '{text}'\n")
+    assert yaml.safe_load(written) == {"id": "OWN001", "given": {"a": text, "b": [text]}, "name": text}
+    assert formatted(written) == written
+
+
+@pytest.mark.parametrize(
+    ("text", "style"),
+    [("2.10", '"2.10"'), ("no", '"no"'), ("OFF", '"OFF"'), ("8.0", "8.0"), ("7", "7"), ("true", "true")],
+)
+def test_a_text_that_another_reader_changes_gets_quotes(text, style):
+    assert formatted(f"id: OWN001\nsince: {text}\n") == f"id: OWN001\nsince: {style}\n"
 
 
 def test_a_comment_inside_a_collection_keeps_it_open():
