@@ -140,7 +140,10 @@ def move_examined(source: Source, package: str, version: str) -> bool:
 
 
 def undecided_ranges(sources: Sequence[Source], index: Mapping[str, Mapping]) -> Iterator[str]:
-    """Yield fixes that no release on record satisfies; builds with a label and ranges of facts are left out."""
+    """Yield fixes that no release on record satisfies.
+
+    Builds with a label and ranges of facts are left out, and ranges of a time before the oldest release on record.
+    """
     for source in sources:
         for way in source.content.get("fix") or ():
             for name, text in (way.get("require") or {}).items():
@@ -148,6 +151,9 @@ def undecided_ranges(sources: Sequence[Source], index: Mapping[str, Mapping]) ->
                 if not known or not split_clauses(text) or {"+", "{"} & set(text):
                     continue
                 wanted = SpecifierSet(text, prereleases=True)
+                newest = max(Version(bound.removesuffix(".*")) for _, bound in split_clauses(text))
+                if newest <= min(map(Version, known)):
+                    continue
                 if not any(wanted.contains(one) for one in known):
                     yield f"{source.content['id']}: no release on record is in the fix `{name}{text}`"
 

@@ -349,6 +349,20 @@ def test_what_only_somebody_states_is_no_error(tmp_path: Path) -> None:
     assert not faults_of(tmp_path, stated.replace("severity: error", "severity: warning"))
 
 
+def test_an_error_of_some_releases_refers_to_code_or_a_measurement(tmp_path: Path) -> None:
+    start, end = RULE.index("references"), RULE.index("when:")
+    for reference, reported in (
+        ("https://github.com/owner/thing/issues/1", True),
+        ("https://github.com/owner/thing/pull/2", True),
+        ("https://github.com/owner/thing/blob/v1.4/thing/a.py", False),
+        ("thing/a.py@v1.4", False),
+        ("docs/stress.md (fault 3)", False),
+    ):
+        rule = f"{RULE[:start]}references: ['{reference}']\n{RULE[end:]}"
+        found = any("what is only reported is a warning at most" in fault for fault in faults_of(tmp_path, rule))
+        assert found is reported, reference
+
+
 def test_an_expression_that_re2_does_not_take_is_a_fault_of_the_lint(tmp_path: Path) -> None:
     wrong = re.sub(r"shows: '[^']*'", "shows: '('", RULE)
     assert wrong != RULE

@@ -36,6 +36,8 @@ from .tests import in_file_tests, known_of, load_libraries, rulebook_paths, unsh
 
 MAX_SUMMARY = 100
 _OPENABLE = re.compile(r"https?://\S|\S@\S|#\d|\bPR \d")
+#: A reference to a file at a release, or to a measurement of this repository.
+_CODE_OR_MEASUREMENT = re.compile(r"/(?:blob|tree|raw)/|\S@\S|\b(?:docs|captures)/\w")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -285,10 +287,10 @@ def _examined(source: Source, _: Rulebook) -> Iterator[Fault]:
 def _proofs(source: Source, _: Rulebook) -> Iterator[Fault]:
     """What only somebody states is no error, and a proof is about the releases that the rule is about."""
     proofs = proofs_of(source.content)
-    if proofs and source.content.get("severity") == "error" and all(proof.kind == STATED for proof in proofs):
-        why = "`severity: error` needs a proof that a machine can check: what is only reported is a warning at most"
-        yield Fault(source.path, source.line("severity"), why, f"`{SOURCE}`, `{METADATA}`, `{BINARY}` or `{MEASURED}`")
     ranges = bounds_by_distribution(source.content.get("when") or {})
+    if source.content.get("severity") == "error" and _only_reported(source, bounded=bool(ranges)):
+        why = "an error needs a proof or a reference to released code: what is only reported is a warning at most"
+        yield Fault(source.path, source.line("severity"), why, f"`{SOURCE}`, `{METADATA}`, `{BINARY}` or `{MEASURED}`")
     for index, proof in enumerate(proofs):
         for key in ("shows", "hides", "find"):
             if key in proof.body and (problem := regex_fault(str(proof.body[key]), scanned=False)) is not None:
@@ -300,6 +302,15 @@ def _proofs(source: Source, _: Rulebook) -> Iterator[Fault]:
             bounds = " or ".join(map(str, sorted(proof.bounds)))
             why = f"no condition of this rule on `{proof.distribution}` begins or ends at {bounds}"
             yield Fault(source.path, at, why, "a proof is about a bound of the rule")
+
+
+def _only_reported(source: Source, *, bounded: bool) -> bool:
+    """Whether nothing but reports supports a rule; a script read the releases for a row of a table."""
+    proofs = proofs_of(source.content)
+    if any(proof.kind != STATED for proof in proofs) or source.in_table:
+        return False
+    references = "\n".join(map(str, source.content.get("references") or ()))
+    return bool(proofs) or (bounded and not _CODE_OR_MEASUREMENT.search(references))
 
 
 def bounds_by_distribution(when: Mapping[str, Any]) -> dict[str, set[Version]]:
