@@ -24,7 +24,7 @@ name: bottom-right-needs-cudnn-9.3
 severity: error
 summary: FusedAttention has no bottom-right causal mask before cuDNN 9.3
 why: All-gather context parallelism needs it.
-references: ["https://example.org/fused_attn.cpp"]
+references: ["https://example.org/blob/v2.3/fused_attn.cpp"]
 when:
   cudnn.version: "<9.3"
   any:
