@@ -80,7 +80,7 @@ def change(old, new):
         ("before cuDNN 9.3", "before cuDNN " + "9" * 99, 4, "at most 100"),
         ("needs it.", "needs it", 5, "period at the end"),
         ("why: All-gather context parallelism needs it.\n", "", 1, "`why` is missing"),
-        ('["https://example.org/fused_attn.cpp"]', "[somewhere]", 6, "a reader can open"),
+        ('["https://example.org/blob/v2.3/fused_attn.cpp"]', "[somewhere]", 6, "a reader can open"),
         ('"<9.3"', '"<=9.2"', 8, "`<=9.2` rejects"),
         ('"<9.3"', '">8.9.7"', 8, "takes in 8.9.7.70"),
         ('cudnn.version: "<9.3"\n', 'nvidia-cudnn-cu12.version: "==9.1"\n', 8, "four-part"),
