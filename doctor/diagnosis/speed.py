@@ -257,7 +257,9 @@ def _speed(
     rate = next((a.observed["matrix_tflops"] for a in answers if "matrix_tflops" in a.observed), None)
     first = next((row.measurement for row in rows if row.measurement.ran), rows[0].measurement if rows else None)
     words = {} if first is None else first.as_record()
-    states = [a.observed.get("gpu_state") for a in answers]
+    # The process of compiled calls starts when the one of plain calls ends, and sees its load.
+    plain = [answer for request, answer in zip(requests, answers, strict=True) if not is_compiled(request)]
+    states = [answer.observed.get("gpu_state") for answer in plain]
     busy = dict.fromkeys(state["busy"] for state in states if isinstance(state, Mapping) and state.get("busy"))
     notes = [f"{text}; times and memory say little" for text in busy]
     if plan.layers:

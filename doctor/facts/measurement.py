@@ -29,6 +29,8 @@ MEMORY_PARTS: Mapping[str, str] = {
 
 #: How many times slower than another backend, or how many times its memory, is worth a warning.
 SLOWER, MORE_MEMORY = 1.3, 2.0
+#: Two runs of one call in two processes differ by up to this share of its time (0.6 % seen on an H100).
+REPEATABLE = 0.01
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Measurement:
     # result
     outcome: str = "ran"  # ran, refused, unavailable, failed, crashed, timeout
     reason: str = ""  # why it did not run, in the library's own words
-    kernels: tuple[str, ...] = ()  # families of kernels that ran, where the profiler shows them
+    kernels: tuple[str, ...] = ()  # whose kernels ran (flash, cudnn, efficient, math), where a profiler shows them
     ms: float | None = None  # median of a step: forward, and in training backward
     ms_spread: float | None = None  # between the first and the third quartile
     ms_forward: float | None = None  # median of the forward pass alone
@@ -88,6 +90,13 @@ class Measurement:
     def ran(self) -> bool:
         """Whether there is a time."""
         return self.outcome == "ran" and self.ms is not None
+
+    def ties(self, other: Measurement) -> bool:
+        """Whether the times of two measurements differ by no more than what one of them varies by."""
+        if self.ms is None or other.ms is None:
+            return False
+        varies = max(self.ms_spread or 0.0, other.ms_spread or 0.0, REPEATABLE * max(self.ms, other.ms))
+        return abs(self.ms - other.ms) <= varies
 
     def as_record(self) -> dict[str, Any]:
         """Return the JSON object of this measurement, without fields at their default."""

@@ -44,6 +44,7 @@ def as_json(speed: Speed, style: Style) -> str:
         "job": dict(speed.job),
         "selected": speed.selected,
         "fastest": speed.fastest.measurement.backend if speed.fastest else None,
+        "as_fast": [row.name for row in speed.as_fast],
         "matrix_tflops": speed.matrix_tflops,
         "measurements": [_record(row, best[row.measurement.seq_len_kv]) for row in speed.rows],
         "not_installed": list(speed.not_installed),
@@ -114,15 +115,17 @@ def _verdict(speed: Speed) -> tuple[str, str, str]:
         return "unclear", "NOT MEASURED", "no backend ran this job"
     time = _ms(best.measurement.ms)
     if current is None:
-        return "ok", "FASTEST", f"{best.name}, {time} ms"
+        return "ok", "FASTEST", f"{' and '.join(row.name for row in speed.as_fast)}, {time} ms"
     chosen, own = f"{current.name}, which this job selects,", _ms(current.measurement.ms)
     if not current.measurement.ran:
         return "error", "DOES NOT RUN", f"{chosen} did not run: {shortened(current.measurement.reason, 200)}"
     if not current.usable:
         error = f"{current.measurement.max_error:.1e}"
         return "error", "WRONG", f"{chosen} is off by {error} from float64; the fastest that is right is {best.name}"
-    if current is best:
-        return "ok", "FASTEST", f"{chosen} takes {own} ms"
+    if current in speed.as_fast:
+        others = [row.name for row in speed.as_fast if row is not current]
+        same = f", and so {'does' if len(others) == 1 else 'do'} {' and '.join(others)}" if others else ""
+        return "ok", "FASTEST", f"{chosen} takes {own} ms{same}"
     times = (current.measurement.ms or 0.0) / best.measurement.ms
     if times < SLOWER:
         return "ok", "FAST", f"{chosen} takes {own} ms; the fastest is {best.name}, {time} ms"
@@ -151,7 +154,7 @@ def _row(row: SpeedRow, speed: Speed) -> tuple[Cell | str, ...]:
     same = {True: "yes", False: "no", None: "?"}[one.deterministic]
     spread = "" if one.ms is None or one.ms_spread is None else f"{100 * one.ms_spread / max(one.ms, 1e-9):.0f} %"
     return (
-        Cell(marked, "ok" if row is speed.fastest else ""), _ms(one.ms), spread, _ms(one.ms_forward),
+        Cell(marked, "ok" if row in speed.as_fast else ""), _ms(one.ms), spread, _ms(one.ms_forward),
         "" if one.tflops is None else f"{one.tflops:.3g}",
         "" if one.peak_share is None else f"{100 * one.peak_share:.0f} %",
         "" if one.bytes_peak is None else human_bytes(one.bytes_peak),
@@ -210,6 +213,11 @@ def _others(speed: Speed) -> Section | None:
 
 def _notes(speed: Speed) -> Section | None:
     lines = [("warning", text) for text in warnings_of(speed)]
+    lines += [
+        ("note", f"{row.name}: the kernels that ran are of {', '.join(row.foreign)}")
+        for row in speed.main
+        if row.foreign
+    ]
     lines += [("note", f"measured without `workload.{word}`: {reason}") for word, reason in speed.lost.items()]
     for row in speed.rows[:1]:
         one = row.measurement

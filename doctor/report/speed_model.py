@@ -24,6 +24,12 @@ class SpeedRow:
         return self.measurement.ran and self.measurement.right is not False
 
     @property
+    def foreign(self) -> tuple[str, ...]:
+        """The backends of SDPA whose kernels ran in place of the one that was selected."""
+        library, _, part = self.measurement.backend.partition(".")
+        return () if library != "sdpa" or part in self.measurement.kernels else self.measurement.kernels
+
+    @property
     def name(self) -> str:
         """The backend, with torch.compile where it was compiled and exists without it."""
         compiled = self.measurement.compiled and self.measurement.backend != "flex.triton"
@@ -64,6 +70,14 @@ class Speed:
     def fastest(self) -> SpeedRow | None:
         """The fastest backend that is right for this job."""
         return next((row for row in self.main if row.usable), None)
+
+    @property
+    def as_fast(self) -> tuple[SpeedRow, ...]:
+        """The rows whose time differs from the fastest by no more than what it varies by; the fastest is the first."""
+        best = self.fastest
+        if best is None:
+            return ()
+        return tuple(row for row in self.main if row.usable and (row is best or row.measurement.ties(best.measurement)))
 
     @property
     def current(self) -> SpeedRow | None:

@@ -1,10 +1,7 @@
 """The cost of a case compared with what it needs: time against its arithmetic, peak memory against its tensors."""
 
-import time
-
+from .clock import make_room, matrix_rate, seconds_of, timed
 from .tensors import keep_mask
-
-_rates = {}
 
 
 def needs(torch, case, device):
@@ -22,47 +19,25 @@ def needs(torch, case, device):
     return {"flops": pairs * heads * per_pair, "bytes": sides * (queries + keys) * size}
 
 
-def timed(torch, device, function, repeat):
-    """Return the median seconds of `repeat` runs; the caller has run the function once before."""
-    times = []
-    for _ in range(repeat):
-        began = time.perf_counter()
-        function()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return sorted(times)[len(times) // 2] if times else None
-
-
-def rate(torch, device, dtype):
-    """Return the operations per second of a plain matrix product of this dtype on this device."""
-    if (device, dtype) not in _rates:
-        n = 4096 if device.startswith("cuda") else 256
-        a, b = (torch.ones(n, n, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
-        for _ in range(2):
-            timed(torch, device, lambda: a @ b, 1)
-        _rates[device, dtype] = 2 * n**3 / max(timed(torch, device, lambda: a @ b, 5), 1e-9)
-    return _rates[device, dtype]
-
-
 def measure_cost(torch, case, device, function, inputs, repeat=3):
     """Return {seconds, peak_bytes, needs, times_flops, times_bytes} of a function that has run before.
 
-    `times_flops`: its time over that of a matrix product with as many operations. `times_bytes`: its peak memory over
-    the memory of its own tensors. A fall-back to plain arithmetic shows in both.
+    `seconds`: the median of `repeat` runs. `times_flops`: its time over that of a matrix product with as many
+    operations. `times_bytes`: its peak memory over the memory of its own tensors. A fall-back to plain arithmetic shows
+    in both.
     """
-    cost = {"needs": needs(torch, case, device)}
-    gpu = device.startswith("cuda")
-    if gpu:
+    cost, seconds = {"needs": needs(torch, case, device)}, 0.0
+    if device.startswith("cuda"):
+        make_room(torch, device)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-    cost["seconds"] = timed(torch, device, function, repeat)
-    if gpu:
+        _, seconds = seconds_of(torch, device, function)
         cost["peak_bytes"] = torch.cuda.max_memory_allocated() - before
         given = sum(t.numel() * t.element_size() for t in inputs)
         cost["times_bytes"] = round((cost["peak_bytes"] + given) / max(1, cost["needs"]["bytes"]), 2)
-    if cost["seconds"]:
-        least = cost["needs"]["flops"] / rate(torch, device, case["dtype"])
+    if repeat:
+        cost["seconds"] = timed(torch, device, function, seconds, repeat).median * 1e-3
+        least = cost["needs"]["flops"] / matrix_rate(torch, device, case["dtype"])
         cost["times_flops"] = round(cost["seconds"] / max(least, 1e-12), 2)
     return cost

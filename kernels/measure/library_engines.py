@@ -201,6 +201,17 @@ class FlashInfer(Segments):
         return self.wrapper.run(q, k, v)
 
 
+#: What TransformerEngine's log calls its backends.
+TE_NAMES = {"flash": "FlashAttention", "fused": "FusedAttention", "unfused": "UnfusedDotProductAttention"}
+
+
+def te_reason(log, backend):
+    """Return the last line of TransformerEngine's log that rules this backend out, or what can be said without one."""
+    name = TE_NAMES[backend]
+    lines = [line for line in log if "isabling {}".format(name) in line]
+    return lines[-1] if lines else "TransformerEngine has no {} here".format(name)
+
+
 class TransformerEngine(Engine):
     """DotProductAttention of TransformerEngine; variables of the process say which backend it may use."""
 
@@ -214,8 +225,7 @@ class TransformerEngine(Engine):
         case = {**job.words, "mask": job["mask"], "window": job.window}
         chosen, log = te_engine.choice(torch, case, "bshd_bshd_bshd", job["mask"])
         if chosen["selected"] is None or not chosen["selected"].startswith("te." + backend):
-            reason = next((line for line in reversed(log) if "isabling" in line), "it selects another backend")
-            raise Refused("{} (selected: {})".format(reason[:300], chosen["selected"]))
+            raise Refused("{} (selected: {})".format(te_reason(log, backend)[:300], chosen["selected"]))
         self.backend, self.case = chosen["selected"], case
         self.layer = te_engine.layer(te, case, "bshd")
 

@@ -5,16 +5,18 @@ Request: the workload's keys, and `measured`: the id of a backend as `attn-docto
 (cuda; cpu only on request), `seed`. Observed: the fields of `doctor/facts/measurement.py`.
 """
 
+import contextlib
 import importlib
 import json
 import os
 import sys
 import time
 
+from ..attention.clock import matrix_rate, seconds_of, timed
 from ..attention.gpu import import_torch, pick_device, state
+from ..attention.sdpa import profiled
 from ..measure import library_engines as libraries
 from ..measure import torch_engines as own
-from ..measure.clock import matrix_rate, seconds_of, timed
 from ..measure.job import Job
 from ..measure.truth import Truth
 from ..protocol import Refused, Unavailable, step
@@ -128,6 +130,11 @@ def _compiled(torch, function):
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch._dynamo
 
+    with contextlib.suppress(ImportError, AttributeError):  # torch < 2.6 has no such cache
+        import torch._functorch.config as compiler
+
+        # Its key leaves out which backend sdpa_kernel selects: a second backend would get the kernels of the first.
+        compiler.enable_autograd_cache = False
     torch._dynamo.reset()
     return torch.compile(function, dynamic=False)
 
@@ -209,7 +216,7 @@ def _measure(torch, engine, function, inputs, dout, observed):
 
 
 def _check(torch, engine, function, truth, observed):
-    """Fill in the error against float64, and whether two runs are equal."""
+    """Fill in the error against float64, whether two runs are equal, and whose kernels ran in the second."""
     if engine.job.get("dropout"):
         observed["checked"] = "nothing: dropout draws other numbers in each run"
         return
@@ -218,7 +225,7 @@ def _check(torch, engine, function, truth, observed):
     one = Step(torch, engine, function, inputs, dout)
     out, grads = one()
     if observed["ms"] < ONCE:
-        again, grads_again = one()
+        (again, grads_again), observed["kernels"], _, _ = profiled(torch, engine.job.device, one, kernels=False)
         equal = [torch.equal(a, b) for a, b in zip((out, *grads), (again, *grads_again)) if a is not None]  # noqa: B905
         observed["deterministic"] = all(equal)
         del again, grads_again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from doctor.diagnosis.speed import (
     BUDGET,
     SpeedPlan,
     calls_of,
+    is_compiled,
     measurement_of,
     requests_of,
+    run_plans,
     run_requests,
     selected_call,
     with_length,
@@ -145,6 +148,23 @@ def test_compiled_calls_run_in_a_process_that_loads_the_compiler_meanwhile(monke
     answers = run_requests(plan, made, None)
     assert [answer.reason for answer in answers] == [f"{case['measured']} {case['compiled']}" for case in made]
     assert events == ["start measure", "plain", "compiled", "close"]
+
+
+def test_the_load_of_the_own_first_process_is_no_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: Any, busy: bool) -> KernelResult:
+        return KernelResult(KernelOutcome.RAN, observed={"gpu_state": {"busy": "H100 is busy"} if busy else {}})
+
+    def notes(busy: Callable[[Any], bool]) -> tuple[str, ...]:
+        monkeypatch.setattr(
+            speed, "run_requests", lambda plan, requests, ahead: [answer(one, busy(one)) for one in requests]
+        )
+        return run_plans([plan])[0].notes
+
+    facts = known({})
+    calls, missing = calls_of(load_rulebook(()), facts)
+    plan = SpeedPlan(facts, LLAMA, (LLAMA,), tuple(calls), missing, "cuda", True, "python", 1.0, {}, "", ())
+    assert not any("busy" in note for note in notes(is_compiled))
+    assert any("busy" in note for note in notes(lambda request: not is_compiled(request)))
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "unavailable", "failed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from doctor.facts.measurement import MEMORY_PARTS, Measurement
 from doctor.runner.result import KernelResult
 from doctor.runner.run import run_program
+from kernels.measure.library_engines import te_reason
 
 SMALL = {
     "device": "cpu", "dtype": "float32", "num_heads": 4, "num_kv_heads": 2, "head_dim_qk": 32, "seq_len_q": 96,
@@ -112,3 +114,19 @@ def test_odd_requests_are_results(answers: dict[tuple[str, str], KernelResult]) 
     assert odd["unknown"].outcome == "failed"
     assert odd["too large for a CPU"].observed["shrunk"]["seq_len_q"][0] == 4096
     assert "time limit" in odd["time limit"].reason and odd["time limit"].outcome == "unavailable"
+
+
+def test_a_compiled_call_runs_the_kernels_of_its_own_backend(torch_python: str, tmp_path: Path) -> None:
+    """torch keeps compiled calls by what was traced, and the backend that sdpa_kernel selects is not part of it."""
+    shared = {**SMALL, "mask": "causal", "num_kv_heads": 4, "compiled": True}
+    cases = [{**shared, "measured": f"sdpa.{backend}"} for backend in ("flash", "math")]
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    flash, math = run_program(torch_python, "measure", cases, timeout=300, env=variables)
+    assert flash.outcome == math.outcome == "ran", (flash.reason, math.reason)
+    assert flash.observed["kernels"] == ["flash"] and "flash" not in math.observed["kernels"]
+
+
+def test_the_reason_of_transformer_engine_is_about_the_backend_that_was_tried() -> None:
+    log = ["Disabling FusedAttention due to NVTE_FUSED_ATTN=0", "Disabling UnfusedDotProductAttention due to it"]
+    assert te_reason(log, "fused") == log[0]
+    assert te_reason(log, "flash") == "TransformerEngine has no FlashAttention here"

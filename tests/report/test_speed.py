@@ -69,6 +69,27 @@ def test_a_selection_near_the_fastest_is_no_warning() -> None:
     assert not warnings_of(speed(row(), row(backend="sdpa.cudnn", ms=2.5)))
 
 
+def test_what_differs_by_less_than_its_spread_is_equally_fast() -> None:
+    near = row(backend="fa.flash2", ms=1.53, ms_spread=0.05)
+    content = speed(row(), CUDNN, near, selected="fa.flash2")
+    assert [item.name for item in content.as_fast] == ["sdpa.cudnn", "fa.flash2"]
+    assert "FASTEST" in text(content) and "and so does sdpa.cudnn" in text(content)
+    assert json.loads(renderer("json", "speed")(content, Style()))["as_fast"] == ["sdpa.cudnn", "fa.flash2"]
+    apart = speed(row(), CUDNN, replace_spread(near, 0.01), selected="fa.flash2")
+    assert [item.name for item in apart.as_fast] == ["sdpa.cudnn"] and "and so does" not in text(apart)
+
+
+def replace_spread(item: SpeedRow, spread: float) -> SpeedRow:
+    return replace(item, measurement=replace(item.measurement, ms_spread=spread))
+
+
+def test_kernels_of_another_backend_are_named() -> None:
+    other = row(backend="sdpa.math", ms=2.5, kernels=("flash",))
+    own = row(kernels=("flash",))
+    assert "sdpa.math: the kernels that ran are of flash" in text(speed(own, other))
+    assert "the kernels that ran" not in text(speed(own, CUDNN)), "unknown is no other backend"
+
+
 def test_a_wrong_backend_is_never_the_fastest() -> None:
     wrong = row(backend="sageattention", ms=0.1, right=False, max_error=0.1)
     content = speed(row(), wrong)

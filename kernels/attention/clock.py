@@ -41,12 +41,22 @@ def _quantile(values, share):
     return values[low] + (values[high] - values[low]) * (place - low)
 
 
-def timed(torch, device, function, seconds):
-    """Return the Times of a function that has run before and took about so many seconds."""
-    repeats = _repeats(seconds)
+def timed(torch, device, function, seconds, repeats=None):
+    """Return the Times of a function that has run before and took about so many seconds.
+
+    `repeats`: how often it runs; by default as often as SECONDS allow.
+    """
+    repeats = repeats or _repeats(seconds)
+    make_room(torch, device)
     if not device.startswith("cuda"):
         return Times([1e3 * _seconds(function) for _ in range(repeats)], None)
     return _on_gpu(torch, device, function, seconds, repeats)
+
+
+def make_room(torch, device):
+    """Allocate what is written between two repetitions: before a caller reads how much memory is in use."""
+    if device.startswith("cuda") and device not in _buffers:
+        _buffers[device] = torch.empty(FLUSHED, dtype=torch.int8, device=device)
 
 
 def seconds_of(torch, device, function):
@@ -72,8 +82,6 @@ def _repeats(seconds):
 
 def _on_gpu(torch, device, function, seconds, repeats):
     """Time with events behind an idle kernel, which runs while the CPU launches the call."""
-    if device not in _buffers:
-        _buffers[device] = torch.empty(FLUSHED, dtype=torch.int8, device=device)
     idle = 0
     if seconds < COVERED:
         torch.cuda.synchronize()
