@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from packaging.version import InvalidVersion
@@ -12,9 +11,10 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Facts, NewRelease, Prediction
 from doctor.packages.index_file import index_head
 from doctor.rulebook.rulebook import Rulebook
+from doctor.util.patterns import pattern
 
 #: Parts of the name of a package that computes attention.
-_ATTENTION = re.compile(r"attn|attention|sdpa|flash-?mla|flash-?infer")
+_ATTENTION = pattern(r"attn|attention|sdpa|flash-?mla|flash-?infer")
 _OWN = "attn-doctor"
 _NOT_UNDERSTOOD = "workload.not_understood"
 _OF_JOB = (_NOT_UNDERSTOOD, "workload.given", "workload.batch_size", "workload.qkv_layout")  # assumed for every job

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator
 
+from doctor.util.patterns import pattern
 from doctor.util.redact import tilde
 
 from .request import Request
 
-_PLAIN = re.compile(r"[\w~./+=:,-]+")  # what a shell takes as it is, `~` included
+_PLAIN = pattern(r"[\w~./+=:,-]+")  # what a shell takes as it is, `~` included
 
 
 def target_options(request: Request) -> str:

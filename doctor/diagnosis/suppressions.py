@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +11,14 @@ from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Severity, Un
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.project.config import Defaults, Ignore
+from doctor.util.patterns import pattern
 
 from .request import Request
 
 EXPIRED, UNKNOWN = "IGNORE_EXPIRED", "IGNORE_UNKNOWN"
 _OWN = (EXPIRED, UNKNOWN, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file states
 _ALIKE = str.maketrans("OoIl", "0011")
-_API = re.compile(r"API\d{3}")  # likewise: what the installed sources show
+_API = pattern(r"API\d{3}")  # likewise: what the installed sources show
 
 
 class Suppressed(NamedTuple):

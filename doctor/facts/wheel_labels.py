@@ -19,13 +19,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from doctor.model import ABSENT
+from doctor.util.patterns import pattern
 
 from .vocabulary import parse_version
 
 Minor = tuple[int, int]
 #: torch's name, or `pt`, with its release behind it.
-_TORCH = re.compile(r"(?:torch|pt)_?(?P<release>\d+(?:\.\d+)*)(?P<later>andhigher)?")
-_ABI = re.compile(r"cxx11abi(true|false)", re.IGNORECASE)
+_TORCH = pattern(r"(?:torch|pt)_?(?P<release>\d+(?:\.\d+)*)(?P<later>andhigher)?")
+_ABI = pattern(r"cxx11abi(true|false)", re.IGNORECASE)
 #: It separates torch 2.1.0 from 2.10 in `torch210`.
 _FIRST_CUDA_OF_TWO_DIGITS = (12, 4)  # torch 2.10 and later have no build for an older one, torch 2.1 none for a newer
 

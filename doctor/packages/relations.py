@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from doctor.model import ABSENT
+from doctor.util.patterns import pattern
 
 #: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
-_OF_TORCH = re.compile(
+_OF_TORCH = pattern(
     r"nvidia-.+-cu[0-9][0-9]|nvidia-(cublas|cuda-.+|cufft|cufile|curand|cusolver|cusparse|nvjitlink|nvtx)"
     r"|cuda-(toolkit|bindings|pathfinder)|(pytorch-)?triton"
 )

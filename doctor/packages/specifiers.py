@@ -1,4 +1,4 @@
-"""Version ranges, read by `packaging` and cached; without its parser of requirements, which a check seldom needs."""
+"""Names of distributions, and version ranges: read by `packaging` without its slow parser of requirements."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import parse_version
+from doctor.util.patterns import pattern
 
 #: `packaging` reads recursively, and Python refuses numbers of more than 4,300 digits: such a text is no requirement.
 _LONGEST, _DEEPEST = 16_384, 64
-_LONG_NUMBER = re.compile(r"[0-9]{128}")
+_LONG_NUMBER = pattern(r"[0-9]{128}")
 
 
 def is_excessive(text: str) -> bool:
     """Return whether a text is too long or too deep for a requirement or a range."""
     return len(text) > _LONGEST or text.count("(") > _DEEPEST or _LONG_NUMBER.search(text) is not None
+
+
+@functools.lru_cache(maxsize=65536)
+def normalized(name: str) -> str:
+    """Return a distribution name in its PEP 503 form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @functools.lru_cache(maxsize=65536)

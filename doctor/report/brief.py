@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from shlex import quote
 from textwrap import shorten
 
 from doctor.facts.vocabulary import term
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report, Severity
+from doctor.util.patterns import pattern
 
 from .cases import MOST_MESSAGES, messages, readings, where
 from .fix_text import alternative_lines, fix_lines
@@ -35,7 +35,7 @@ _MOST_FINDINGS = 5  # shown with their evidence; further ones in a line each
 _MOST_EVIDENCE = 3
 _MOST_NOTES = 3
 _LABEL = 10  # columns of the labels at the left
-_EDITABLE = re.compile(r"\S+\.(txt|in|toml):\d+ ")  # the place of a line that `fix --write` changes
+_EDITABLE = pattern(r"\S+\.(txt|in|toml):\d+ ")  # the place of a line that `fix --write` changes
 _SEVERITY_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 

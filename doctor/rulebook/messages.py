@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,16 +10,17 @@ from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
+from doctor.util.patterns import pattern
 from doctor.util.units import human_bytes
 
 from .conditions import All
 from .resolver import FactResolver
 from .rule import Rule
 
-PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
-_GROUP = re.compile(r" \(([^()]*\{[^()]*)\)")
+PLACEHOLDER = pattern(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
+_GROUP = pattern(r" \(([^()]*\{[^()]*)\)")
 #: With the unit that a message may write after a number of bytes: sizes bring their own.
-_WITH_UNIT = re.compile(rf"{PLACEHOLDER.pattern}( bytes\b)?")
+_WITH_UNIT = pattern(rf"{PLACEHOLDER.pattern}( bytes\b)?")
 
 
 def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:

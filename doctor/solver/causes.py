@@ -6,7 +6,6 @@ at the one with the fewest options: what it does not read cannot make the backen
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,11 +17,12 @@ from doctor.rulebook.evaluate import know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 from doctor.rulebook.rulebook import Rulebook
+from doctor.util.patterns import pattern
 
 from .environment import PackageSet
 from .plan import LOADER_VARIABLES
 
-_OF_TORCH = re.compile(r"torch\.|cudnn\.")
+_OF_TORCH = pattern(r"torch\.|cudnn\.")
 #: What may be installed where it is missing, so that a backend comes into being; everything else only moves.
 ADDABLE = ("flash-attn",)
 

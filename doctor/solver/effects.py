@@ -13,6 +13,7 @@ from doctor.packages.relations import other_build, owner_of
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
+from doctor.util.patterns import pattern
 
 from .cost import series
 from .environment import PackageSet
@@ -21,7 +22,7 @@ SOURCE = "the proposed fix"
 #: Facts read from the compiled files of a package, and those that other packages change.
 _OF_LOADING = (".loads", ".load_problem")
 _OF_FILES = (*_OF_LOADING, ".gpu_code", ".fitting_torch")
-_CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
+_CUDNN_WHEEL = pattern(r"nvidia-cudnn-cu(\d\d)")
 
 
 def changed_facts(

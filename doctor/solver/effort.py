@@ -13,6 +13,7 @@ from doctor.packages.relations import BUILT_AGAINST_TORCH, owner_of
 from doctor.rulebook.resolver import FactResolver
 from doctor.util.call_text import CallKind, call_kind
 from doctor.util.machine import Machine
+from doctor.util.patterns import pattern
 
 from .cost import series
 from .environment import PackageSet
@@ -26,10 +27,10 @@ _TIMES: Mapping[FixKind, str] = {
     FixKind.COMPANIONS: "2 minutes", FixKind.OVERRIDE: "1 minute", FixKind.RELEASE_LINE: "10 minutes",
 }  # fmt: skip
 _OF_TORCH = "5 minutes"  # a wheel of torch with its libraries is 3 GB
-_BUILDS = re.compile(r"no-build-isolation|no-binary|FORCE_BUILD|from (its )?source|\bcompile\b|\bbuild\b", re.I)
-_MACHINE = re.compile(r"\bdriver\b|\bimage\b|\bapt(-get)?\b|\bsystem'?s? \w*cuDNN|\btoolkit\b|\bnvcc\b", re.I)
-_INSTALLS = re.compile(r"\b(pip3?|uv|conda)\b.*\b(install|uninstall|add|remove)\b")
-_VARIABLE = re.compile(r"(export|unset)\s")
+_BUILDS = pattern(r"no-build-isolation|no-binary|FORCE_BUILD|from (its )?source|\bcompile\b|\bbuild\b", re.I)
+_MACHINE = pattern(r"\bdriver\b|\bimage\b|\bapt(-get)?\b|\bsystem'?s? \w*cuDNN|\btoolkit\b|\bnvcc\b", re.I)
+_INSTALLS = pattern(r"\b(pip3?|uv|conda)\b.*\b(install|uninstall|add|remove)\b")
+_VARIABLE = pattern(r"(export|unset)\s")
 
 
 def kind_of(stack: PackageSet, known: FactResolver, plan: FixPlan, chosen: Mapping[str, str]) -> FixKind:

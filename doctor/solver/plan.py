@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,11 +11,12 @@ from packaging.specifiers import InvalidSpecifier
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Remedy
-from doctor.packages.requirements import normalized, specifier
+from doctor.packages.specifiers import normalized, specifier
+from doctor.util.patterns import pattern
 
 #: They decide which library files are found; the outcome is known only on the machine.
 LOADER_VARIABLES = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH"})
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NAME = pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class Pick(NamedTuple):

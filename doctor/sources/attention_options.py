@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from doctor.model import Fact
+from doctor.util.patterns import pattern
 from doctor.util.resources import rules_dir
 
 KEY = "workload.not_understood"
 #: Words of attention in the name of an option.
-ATTENTION = re.compile(
+ATTENTION = pattern(
     r"(?:^|[_.])(?:\w*attn\w*|\w*attention\w*|sdpa?|xformers|flash\w*|flex|sage_?att\w*|flashinfer\w*|fa[234]|mla)(?=[_.]|$)"
 )
 _OFF = ("", "false", "none", "null", "no", "off", "auto", "0")

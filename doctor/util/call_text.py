@@ -7,8 +7,10 @@ from functools import lru_cache
 
 from doctor.model import TextEnum
 
-_COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
-_WORD = re.compile(r"(?<![\w.])[a-z]{2,}(?=\s)")
+from .patterns import pattern
+
+_COMMAND = pattern(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
+_WORD = pattern(r"(?<![\w.])[a-z]{2,}(?=\s)")
 _MOST_WORDS_IN_CODE = 3
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from .patterns import pattern
+
 HIDDEN = "…"
 _LONGEST_NAME = 64
 _SHORT = 80  # characters of a part of JSON
@@ -95,16 +97,16 @@ _NO_VALUE = frozenset((
     "pass", "import", "undefined", "unused", "unsupported", "rejected", "accepted", "revoked", "http", "https",
     "ssh", "file", "nvidia", "hf",
 ))  # fmt: skip
-_CODE = re.compile(
+_CODE = pattern(
     r"(?:os|self|args|cfg|config|torch|typing|np|settings|options|params|kwargs|request|env|environ|secrets|process|this"
     r"|data|opt|opts|hparams|t|jax|google|getpass)\.\w"
 )
-_NUMBER = re.compile(r"[-+]?\d[\d.,_]*(?:e[-+]?\d+)?[a-zA-Z%]{0,3}")
-_PLACEHOLDER = re.compile(
+_NUMBER = pattern(r"[-+]?\d[\d.,_]*(?:e[-+]?\d+)?[a-zA-Z%]{0,3}")
+_PLACEHOLDER = pattern(
     r"[A-Z_]*(?:TOKEN|PASSWORD|KEY|SECRET|VALUE|NAME|HERE|AUTH)|[*xX.•_-]+|<.*>|\[.*\]|\{.*\}|\$.*|%.*"
 )
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_BEFORE = re.compile(r"([A-Za-z]+)[ \t]$")
+_WORDS = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_BEFORE = pattern(r"([A-Za-z]+)[ \t]$")
 #: A string of JSON, or what is left of one that does not end, with its last quote. No text takes a second attempt.
 _JSON_STRING = r'(?s)("[^"\\]*(?:\\.?[^"\\]*)*("|\Z))'
 _LEAST = 5  # characters of a text with a credential in it, as `&pw=1`

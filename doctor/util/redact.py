@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from .credentials import without_credentials
+from .patterns import pattern
 
 # Compiled at first use: most commands check no variable.
 _SECRET_NAME = r"""(?xi)
@@ -25,10 +26,10 @@ _SECRET_VALUE = rf"""(?x)
 """
 NOT_READ = "set, but looks like a secret: not read"  # the problem of a variable that holds one
 _SCHEME = r"(?i)(?:basic|bearer|token|digest)\s+\S+"  # a whole value as the header `Authorization` takes it
-_WORD_END = re.compile(r"[\s\"'<>`\\]")  # what no credential contains
-_LAST_WORD = re.compile(r"[^\s\"'<>`\\]*$")
+_WORD_END = pattern(r"[\s\"'<>`\\]")  # what no credential contains
+_LAST_WORD = pattern(r"[^\s\"'<>`\\]*$")
 _LONGEST_WORD = 16_384
-_HOMES = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s:;,'\"`()]+")
+_HOMES = pattern(r"(?<![\w.~-])/(?:home|Users)/[^/\s:;,'\"`()]+")
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 
 from doctor.errors import DoctorError, fault
 
+from .patterns import pattern
+
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """Return the document; DoctorError with the file's name and the line of the error."""
@@ -47,13 +49,13 @@ def _refuse_long_keys(text: str, name: str) -> None:
             raise DoctorError(f"{name}:{number}: a key has more than {_MOST_PARTS} parts")
 
 
-_HEADER = re.compile(r"\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_HEADER = pattern(r"\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 
 
-_KEY = re.compile(r"""((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_KEY = pattern(r"""((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 
-_TEXT = re.compile(r"\"([^\"\\]*)\"|'([^']*)'")
+_TEXT = pattern(r"\"([^\"\\]*)\"|'([^']*)'")
 
 
 def load_toml(path: Path, text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import re
 from doctor.facts.kinds import BOOLEAN, TEXT
 from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
+from doctor.util.patterns import pattern
 
 from .registry import derived
 
@@ -20,9 +21,7 @@ for _key, _meaning in (
     declare(Term(_key, TEXT, _meaning, derived=True))
 
 #: `owner/name`, `@revision`, `:function`; a wrapper such as `paged|` may precede it
-_ADDRESS = re.compile(
-    r"(?:\w+\|)?(?P<repository>[^/:|@]+/[^/:|@]+)(?:@(?P<revision>[^:|@]+))?(?::(?P<function>[^/:]+))?"
-)
+_ADDRESS = pattern(r"(?:\w+\|)?(?P<repository>[^/:|@]+/[^/:|@]+)(?:@(?P<revision>[^:|@]+))?(?::(?P<function>[^/:]+))?")
 
 
 def _part(written: str, name: str) -> str:

@@ -8,6 +8,7 @@ from doctor.facts.derived.registry import derived, shape
 from doctor.facts.kinds import BOOLEAN, LIST, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
+from doctor.util.patterns import pattern
 
 declare(Term("driver.cuda_branch", VERSION, "major CUDA release that the driver's branch serves", derived=True))
 declare(Term("torch.default_build", TEXT, "what the default index serves on this platform: cpu, cuda", derived=True))
@@ -17,7 +18,7 @@ declare(Term("vllm.requires_xformers", BOOLEAN, "this vLLM's metadata requires x
 declare(Term("gpu.first_cuda", VERSION, "the first CUDA toolkit whose compiler knows this GPU", derived=True))
 
 #: Names of GPUs for which NVIDIA supports forward compatibility: data-centre boards and Jetson modules.
-_DATA_CENTRE = re.compile(
+_DATA_CENTRE = pattern(
     r"\b(P4|P6|P40|P100|V100S?|T4G?|A2|A10G?|A16|A30X?|A40|A100X?|A800|L2|L4|L20|L40[SG]?|H20|H100|H200|H800"
     r"|GH200|B100|B200|B300|GB200|GB300|Orin|Thor|Xavier|K80|M60)\b"
 )

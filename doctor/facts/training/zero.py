@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from doctor.util.patterns import pattern
 
 from .options import Options, Statement
 
@@ -12,7 +13,7 @@ from .options import Options, Statement
 STAGES = {"0": "zero0", "1": "zero1", "2": "zero2", "3": "zero3"}
 _OF_HOST = ("cpu", "nvme")
 #: Types of `optimizer` that DeepSpeed computes with an operator of its own (engine.py, _configure_basic_optimizer).
-_COMPILED = re.compile(r"adamw?|.*lamb|lion|onebitadam|zerooneadam")
+_COMPILED = pattern(r"adamw?|.*lamb|lion|onebitadam|zerooneadam")
 #: Words that only the config says.
 _WORDS = ("sharding", "optimizer_offload", "deepspeed_optimizer", "zero_quantized")
 

@@ -15,6 +15,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
 from doctor.facts.workload import workload_facts
 from doctor.model import SEVERITIES, Facts
+from doctor.util.patterns import pattern
 from doctor.util.reading import MAX_BYTES, TRUST_HINT, contained, is_trusted, project_top, regular_bytes
 from doctor.util.redact import shortened
 from doctor.util.toml_text import parse_toml
@@ -23,7 +24,7 @@ SECTION = "tool.attn-doctor"
 KEYS = ("fail-on", "gpu", "model", "workload", "requirements", "environments", "rules", "ignore")
 IGNORE_KEYS = ("rule", "reason", "owner", "until")
 #: A header or key that may start the section in any TOML notation; without one, the file is not parsed.
-_SECTION = re.compile(
+_SECTION = pattern(
     r"""^\s*(?:\[+\s*["']?tool["']?\s*\.\s*["']?attn-doctor["']?\s*[].]"""
     r"""|(?:["']?tool["']?\s*\.\s*)?["']?attn-doctor["']?\s*(?:\.|=(?!=)))""",
     re.MULTILINE,
