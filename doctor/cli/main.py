@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -20,10 +19,12 @@ from doctor.facts.vocabulary import nearest
 from doctor.runner.process_group import graceful_shutdown
 from doctor.util.logs import enable_logging
 from doctor.util.outgoing import outgoing_part
+from doctor.util.patterns import pattern
 from doctor.util.reading import trust_project
 from doctor.util.redact import shortened
 
 from .click_errors import MissingParameter, NoSuchOption, UsageError
+from .plain_values import convert_plain_values
 from .streams import to_stderr, to_stdout
 
 #: Command -> what it is for. Each is a module of this package, imported when it is called.
@@ -61,7 +62,7 @@ _INTERRUPTED = 130
 _NO_DIAGNOSIS = 3
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 LONGEST_MESSAGE = 480  # characters
-_EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")  # the form differs by release
+_EXTRA_ARGUMENT = pattern(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")  # the form differs by release
 _GUIDE = (
     "Exit codes: 0 no finding at or above --fail-on, 1 findings, 2 bad input, 3 no diagnosis. "
     "`attn-doctor COMMAND --help` lists the options of a command."
@@ -107,6 +108,7 @@ def command_of(name: str, arguments: Sequence[str] = ()) -> Any:
     """Return the command of one module: its `app`; its options can be given by `ATTN_DOCTOR_…` variables."""
     command = typer.main.get_command(import_module(f"doctor.cli.{name}").app)
     command.name = name
+    convert_plain_values(command)
     given = {word.partition("=")[0] for word in arguments}
     skipped = TARGETS if given & set(TARGETS) else ()
     for parameter in command.params:
@@ -213,6 +215,7 @@ def _unwritable(problem: OSError) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     program = typer.main.get_command(app)
+    convert_plain_values(program)
     with _as_doctor_errors(arguments):
         code = program.main(arguments, prog_name="attn-doctor", standalone_mode=False)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code

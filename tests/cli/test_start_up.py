@@ -98,6 +98,18 @@ def test_a_check_with_a_fix_imports_nothing_heavy() -> None:
     assert within(found, OTHER) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "--no-run", "--facts", str(HEALTHY), "--color", "never", "--fail-on", "note", "--timeout", "5"),
+        ("backends", "--facts", str(HEALTHY)), ("rules", "list", "cudnn"), ("keys", "gpu"), ("--version",),
+    ],
+)  # fmt: skip
+def test_options_are_converted_without_pydantic(arguments: tuple[str, ...]) -> None:
+    # Releases of typer that convert by pydantic would import it for every option, given or not.
+    assert within(modules_of(OURS, *arguments), ("pydantic", "pydantic_core")) == []
+
+
 def test_the_version_imports_no_part_of_a_check() -> None:
     found = imported("--version")
     assert within(found, HEAVY) == []
