@@ -35,11 +35,12 @@ from doctor.util.open_flags import FOLDER
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
+from .effects import effects_of
 from .rule import is_checked
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT = 8  # of the cache file
+FORMAT = 9  # of the cache file
 SHIPPED = "compiled.jsonl"  # in the rules of a wheel: what they compile to
 EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
 CODE = ("", "facts", "rulebook", "util")  # packages of `doctor` that compiling uses; "": the modules of `doctor` itself
@@ -134,10 +135,10 @@ def load_compiled(folders: Sequence[RuleFolder]) -> CompiledRules:
     parts = []
     for folder in folders:
         parts.append(_load(folder))
-        _declare(body for _, body in parts[-1].libraries)  # the rules of the next folder use their words
+        _declare(body for _, body, _ in parts[-1].libraries)  # the rules of the next folder use their words
     if len(parts) == 1:
         return parts[0]
-    names = [("library", name) for part in parts for name, _ in part.libraries]
+    names = [("library", name) for part in parts for name, *_ in part.libraries]
     names += [("rule", name) for part in parts for section in part.sections for name in section.ids]
     if len(set(names)) < len(names):  # one folder is in another, or it is an error, which names both files
         return _compile([Path(name) for name in dict.fromkeys(stamp[0] for item in folders for stamp in item.files)])
@@ -232,7 +233,7 @@ def _compile(files: list[Path], folder: str = "") -> CompiledRules:
         grouped.setdefault((body[1], rarest), []).append(body)
     return CompiledRules(
         hashlib.sha256(contents.encode()).hexdigest()[:12],
-        tuple(libraries.items()),
+        tuple((name, content, effects_of(content)) for name, content in libraries.items()),
         tuple(
             section_of(library, key, [(path, content) for _, _, path, content in rules], folder)
             for (library, key), rules in grouped.items()

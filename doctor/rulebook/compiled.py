@@ -2,7 +2,7 @@
 
 A section is parsed when one of its rules is needed. Rules that need a version of a library are in sections of their
 own, which are not parsed where that library is not installed. Of a rule only what decides whether it applies is parsed
-with its section; the parts for readers follow when they are read.
+with its section; the parts for readers follow when they are read. A long table of a library is parsed when it is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import Any, NamedTuple
 
 from doctor.util.cache_file import CacheFile, digest_of
 
-Library = tuple[str, dict[str, Any]]  # name, content
+from .effects import Effects
+
+Library = tuple[str, Mapping[str, Any], Effects]  # name, content, what follows from it
+
+#: Bytes of JSON up to which a part of a library is parsed at every start; a job reads few of the longer ones.
+_SHORT = 400
 
 #: Parts of a rule that do not decide whether it applies.
 _DETAILS = frozenset(
@@ -59,6 +64,34 @@ class CompiledBody(Mapping[str, Any]):
         if isinstance(self._details, bytes):
             self._details = dict(json.loads(self._details))
         return self._details
+
+
+class CompiledLibrary(Mapping[str, Any]):
+    """What a library file says; a long part is parsed when it is read."""
+
+    __slots__ = ("_parsed", "_parts")
+
+    def __init__(self, parsed: dict[str, Any], parts: dict[str, bytes]) -> None:
+        self._parsed, self._parts = parsed, parts
+
+    def __getitem__(self, key: str) -> Any:
+        part = self._parts.pop(key, None)
+        if part is not None:
+            self._parsed[key] = json.loads(part)
+        return self._parsed[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return one part, or the default; faster than what Mapping makes of `__getitem__`."""
+        return self[key] if key in self._parts else self._parsed.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._parsed or key in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self._parsed, *self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parsed) + len(self._parts)
 
 
 def _is_detail(key: str) -> bool:
@@ -120,7 +153,15 @@ def to_bytes(compiled: CompiledRules) -> tuple[bytes, bytes]:
         (item.library, item.version_key, item.ids, item.digest, len(content))
         for item, content in zip(compiled.sections, contents, strict=True)
     ]
-    return b"\n".join((_json(index), _json(compiled.libraries), b"")), b"".join(contents)
+    heads: list[tuple[str, dict[str, Any], Effects, dict[str, int]]] = []
+    tables: list[bytes] = []
+    for name, body, effects in compiled.libraries:
+        parts = {key: _json(value) for key, value in body.items()}
+        long = {key: part for key, part in parts.items() if len(part) > _SHORT}
+        short = {key: value for key, value in body.items() if key not in long}
+        heads.append((name, short, effects, {key: len(part) for key, part in long.items()}))
+        tables += long.values()
+    return b"\n".join((_json(index), _json(heads), b"".join(tables))), b"".join(contents)
 
 
 def from_bytes(
@@ -130,7 +171,7 @@ def from_bytes(
 
     A section is read from the file when it is needed; `compile_again` is called where it is damaged.
     """
-    index, libraries = content.split(b"\n", 1)
+    index, libraries, tables = content.split(b"\n", 2)
     sections: list[Section] = []
     start = 0
     for number, (library, version_key, ids, digest, size) in enumerate(json.loads(index)):
@@ -141,8 +182,19 @@ def from_bytes(
 
         sections.append(Section(str(library), version_key, tuple(ids), str(digest), _start(folder), read))
         start += int(size)
-    described = tuple((str(name), dict(body)) for name, body in json.loads(libraries))
-    return CompiledRules(str(file.header["version"]), described, tuple(sections))
+    return CompiledRules(str(file.header["version"]), _libraries(json.loads(libraries), tables), tuple(sections))
+
+
+def _libraries(heads: list[tuple[str, dict[str, Any], Any, dict[str, int]]], tables: bytes) -> tuple[Library, ...]:
+    start = 0
+    found: list[Library] = []
+    for name, short, effects, sizes in heads:
+        parts = {}
+        for key, size in sizes.items():
+            parts[key] = tables[start : start + size]
+            start += size
+        found.append((name, CompiledLibrary(short, parts), Effects(*effects)))
+    return tuple(found)
 
 
 def _start(folder: str) -> str:

@@ -12,11 +12,7 @@ from doctor.facts.vocabulary import TERMS, term
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Fact, Facts
 
-from .conditions import Condition
-
-#: release data: key that a release implies -> [(version key of the library, {version: {key: value}})];
-#: or, for what a whole range of releases does alike, [(condition, {key: value})]
-Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
+from .effects import Implications
 
 
 def unknown(key: str, source: str, lacks: Iterable[str]) -> Fact:
@@ -84,7 +80,7 @@ class FactResolver:
         self._cache: dict[str, Fact] = {**implied, **dict(facts.items())} if implied else dict(facts.items())
         self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
         self._missing: dict[str, tuple[str, ...]] = {}
-        self._implications = implications or {}
+        self._implications: Implications = implications or {}
         self._predict = predict
         self.has_workload = facts.has_workload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from doctor.util.resources import rules_dir
 
 from .conditions import Condition, Deferred, parse_conditions
 from .decisions import DecisionList
+from .effects import Effects, effects_of
 from .safety import stated_safety
 
 EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else a rule only explains logs
@@ -238,6 +239,12 @@ class Library:
 
     name: str
     stated: Mapping[str, Any]  # the whole file
+    compiled_effects: Effects | None = field(default=None, compare=False, repr=False)  # where the file was compiled
+
+    @property
+    def effects(self) -> Effects:
+        """The keys of the facts that follow from the file."""
+        return effects_of(self.stated) if self.compiled_effects is None else self.compiled_effects
 
     @property
     def title(self) -> str:

@@ -16,11 +16,11 @@ from doctor.rulebook.rule import Library, Overridable, Rule
 
 from .cache import load_compiled, rule_folders
 from .compiled import Section, section_of
-from .conditions import Condition, written_keys
 from .decisions import DecisionList
+from .effects import Implications
+from .implications import LibraryImplications
 from .index import RuleIndex
 from .reach import CallGraph
-from .resolver import Implications
 
 
 class RuleTable(Mapping[str, Rule]):
@@ -78,19 +78,8 @@ class Rulebook:
 
     @cached_property
     def implications(self) -> Implications:
-        """Key → releases that imply it."""
-        table: dict[str, list[tuple[str | Condition, Mapping[str, Any]]]] = {}
-        for library in self.libraries.values():
-            if not library.releases or not library.distributions:
-                continue
-            version_key = f"{library.distributions[0]}.version"
-            for key in {key for implied in library.releases.values() for key in implied}:
-                table.setdefault(key, []).append((version_key, library.releases))
-        for library in self.libraries.values():
-            for condition, implied in library.implies:
-                for key in implied:
-                    table.setdefault(key, []).append((condition, implied))
-        return table
+        """Fact key → what implies it."""
+        return LibraryImplications(self.libraries.values())
 
     @cached_property
     def dependents(self) -> Mapping[str, set[str]]:
@@ -100,13 +89,12 @@ class Rulebook:
             for key in (*derivation.needs, *derivation.uses):
                 found.setdefault(key, set()).add(derivation.key)
         for library in self.libraries.values():
-            implied = {key for release in library.releases.values() for key in release}
-            if implied and library.distributions:
+            effects = library.effects
+            if effects.released:
                 for key in (f"{library.distributions[0]}.version", "torch.cuda"):  # a build is known by its CUDA
-                    found.setdefault(key, set()).update(implied)
-            for when, facts in library.stated_implications:
-                for key in written_keys(when):
-                    found.setdefault(key, set()).update(facts)
+                    found.setdefault(key, set()).update(effects.released)
+            for key, concluded in effects.conditional.items():
+                found.setdefault(key, set()).update(concluded)
         return found
 
     def concerned(self, value: Callable[[str], Any]) -> Iterator[Rule]:
@@ -270,7 +258,7 @@ def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
     found = _LOADED.get(keys)
     if found is None:
         compiled = load_compiled(folders)
-        libraries = {name: Library(name, body) for name, body in compiled.libraries}
+        libraries = {name: Library(name, body, effects) for name, body, effects in compiled.libraries}
         found = Rulebook(RuleTable(compiled.sections), libraries, compiled.version)
         if all(item.is_settled for item in folders):
             is_repeated = keys in _LOADED

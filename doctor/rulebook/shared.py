@@ -15,9 +15,10 @@ from doctor.model import Fact, Facts
 from .backends import Predictor
 from .compiled_facts import is_compiled
 from .conditions import All, AnyOf, Condition, Not
+from .effects import Implications
 from .evaluate import Assessment, Unclear, evaluate
 from .messages import missing_keys
-from .resolver import FactResolver, Implications
+from .resolver import FactResolver
 from .rule import Rule
 from .rulebook import Rulebook
 
