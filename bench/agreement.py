@@ -37,7 +37,7 @@ from doctor.facts.vocabulary import parse_version  # noqa: E402
 from doctor.model import ABSENT, Fact, Facts  # noqa: E402
 from doctor.packages.index import load_index  # noqa: E402
 from doctor.packages.platform import Platform  # noqa: E402
-from doctor.packages.requirements import normalized  # noqa: E402
+from doctor.packages.specifiers import normalized  # noqa: E402
 from doctor.rulebook.evaluate import know  # noqa: E402
 from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
 from doctor.sources.manifests.read import read_manifests  # noqa: E402

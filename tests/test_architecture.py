@@ -46,6 +46,7 @@ DOORS = {
     "binaries": ("doctor.sources.binaries",),
     "probes": ("doctor.sources.probes", "doctor.diagnosis"),
     "analyzer": ("doctor.drift",),
+    "requirements": ("doctor.packages.requirements",),
 }
 #: Libraries outside the package: optional, of one platform only, or slow to import.
 OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli", "yaml"}

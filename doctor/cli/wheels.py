@@ -21,7 +21,7 @@ from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, 
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
-from doctor.packages.requirements import normalized
+from doctor.packages.specifiers import normalized
 from doctor.rulebook.compiled_facts import wanted_of
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver

@@ -15,9 +15,9 @@ from doctor.rulebook.evaluate import Assessment, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import VARYING, share_evaluation
-from doctor.solver.constraints import Limits
 from doctor.solver.effects import changed_facts
 from doctor.solver.environment import stack_of
+from doctor.solver.limits import Limits
 from doctor.solver.ranking import wrong_numbers
 from doctor.solver.solve import solve
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.facts.vocabulary import nearest
 from doctor.model import ABSENT, AttentionCost, Facts, Finding, Severity
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.nightly import judge_nightly
@@ -23,7 +22,7 @@ from .unresolvable import unresolvable
 
 if TYPE_CHECKING:
     from doctor.rulebook.shared import SharedEvaluations
-    from doctor.solver.constraints import Limits
+    from doctor.solver.limits import Limits
 
     from .version_ranges import RangeChoices
 
@@ -175,20 +174,9 @@ def limits_of_request(request: Request, assessment: Assessment, examined: Diagno
     declared = examined.declaration.requested if examined.declaration is not None else {}
     if not (request.hold or request.allow or request.constraints or declared):
         return None
-    from doctor.solver.constraints import Limits, limits_of, unknown_names  # door: solver
+    from .kept import limits_of_options  # door: solver
 
-    if not (request.hold or request.allow or request.constraints):
-        return Limits(declared=declared)
-    from doctor.solver.environment import known_names, platform_of
-
-    known = assessment.known
-    limits = limits_of(request.hold, request.allow, request.constraints, platform_of(known))
-    names = known_names(known.given)
-    strangers = unknown_names((*request.hold, *request.allow), names)
-    if strangers:
-        hint = nearest(strangers[0], names)
-        raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
-    return limits._replace(declared=declared)
+    return limits_of_options(request, assessment.known, declared)
 
 
 def unconcerned(assessments: Iterable[Assessment]) -> tuple[Finding, ...]:

@@ -22,7 +22,7 @@ from doctor.model import (
     Severity,
     Undetermined,
 )
-from doctor.packages.requirements import specifier
+from doctor.packages.specifiers import specifier
 from doctor.rulebook.evaluate import Assessment, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import is_python_version, parse_version
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits, needs_of
+from doctor.packages.specifiers import admits
 
 from .index_file import open_index
 

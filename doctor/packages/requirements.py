@@ -1,26 +1,15 @@
-"""Requirements of distributions and version ranges, read by `packaging` and cached."""
+"""Requirements of any form, read by the parser of `packaging`; `needs` reads the usual ones without it."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 
 from .platform import Platform
-from .specifiers import admits as admits
 from .specifiers import is_excessive
-from .specifiers import named_release as named_release
-from .specifiers import specifier as specifier
-
-
-@functools.lru_cache(maxsize=65536)
-def normalized(name: str) -> str:
-    """Return a distribution name in its PEP 503 form."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -51,32 +40,17 @@ def requirement(text: str) -> Requirement:
     return parse_requirement(text)
 
 
-class Need(NamedTuple):
-    """One requirement of a distribution."""
+def name_and_range(text: str, platform: Platform | None, extras: frozenset[str]) -> tuple[str, str] | None:
+    """Return what a line requires; None if its marker does not hold, or if no installer can read it.
 
-    package: str
-    range: str
-    pin: str | None  # the version that `==` leaves as the only one
-
-
-def needs_of(lines: tuple[str, ...], platform: Platform, extras: frozenset[str] = frozenset()) -> tuple[Need, ...]:
-    """Return the Requires-Dist lines whose markers hold on the platform, with no extra or one of these."""
-    needs = (_need(line, platform, extras) for line in lines)
-    return tuple(need for need in needs if need is not None)
-
-
-@functools.lru_cache(maxsize=131072)
-def _need(text: str, platform: Platform, extras: frozenset[str]) -> Need | None:
-    """Return what a line requires; None if its marker does not hold, or if no installer can read it."""
+    Without a platform its marker does not count.
+    """
     try:
         parsed = requirement(text)
     except InvalidRequirement:
         return None
-    if parsed.marker is not None:
-        values = platform.markers
-        marker = parsed.marker
+    if parsed.marker is not None and platform is not None:
+        values, marker = platform.markers, parsed.marker
         if not any(marker_holds(marker, {**values, "extra": extra}) for extra in ("", *sorted(extras))):
             return None
-    clauses = list(parsed.specifier)
-    exact = len(clauses) == 1 and clauses[0].operator in ("==", "===") and not clauses[0].version.endswith(".*")
-    return Need(normalized(parsed.name), str(parsed.specifier), clauses[0].version if exact else None)
+    return parsed.name, str(parsed.specifier)

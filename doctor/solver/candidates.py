@@ -7,7 +7,7 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.packages.index import Release, loses_cuda
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 
 from .cost import distance
 from .environment import PackageSet

@@ -1,57 +1,30 @@
-"""What the user keeps: held packages, packages that alone may change, and version ranges."""
+"""Read what the user keeps: the options, and files of constraints."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import marker_holds, normalized, requirement
+from doctor.packages.requirements import marker_holds, requirement
+from doctor.packages.specifiers import normalized
 from doctor.util.reading import TRUST_HINT, contained, is_trusted, project_top, read_text
 from doctor.util.redact import shortened
 
+from .limits import Limits
+
 if TYPE_CHECKING:
-    from doctor.sources.manifests.base import DeclaredRequirement
+    pass
 
 MAX_FILES = 200  # that one file includes
 # Compiled when a file of constraints is read, and not at every start.
 _SPECIAL = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@"
 _INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
-
-
-class Limits(NamedTuple):
-    """Packages that stay, packages that alone may move, and the ranges that every new version must be in."""
-
-    hold: frozenset[str] = frozenset()
-    allow: frozenset[str] = frozenset()  # empty: all may
-    ranges: Mapping[str, str] = MappingProxyType({})
-    #: lines of the project's own files, kept where possible
-    declared: Mapping[str, DeclaredRequirement] = MappingProxyType({})
-
-    def free(self, package: str) -> bool:
-        """Whether the package may change at all."""
-        return package not in self.hold and (not self.allow or package in self.allow)
-
-    def with_declared(self) -> Limits | None:
-        """The limits with the ranges that the project's own files declare; None where they declare none.
-
-        An exact pin is no range: it is what is installed, and moves where it is part of the trouble.
-        """
-        own = {name: line.range for name, line in self.declared.items() if line.range}
-        both = {name: ",".join(filter(None, (self.ranges.get(name), text))) for name, text in own.items()}
-        return self._replace(ranges={**self.ranges, **both}) if own else None
-
-    def source(self, package: str) -> str:
-        """The origin of the range of a package: `your constraint`, or the line of the project's own."""
-        line = self.declared.get(package)
-        own = line is not None and line.range and self.ranges.get(package, "").endswith(line.range)
-        return line.place if line is not None and own else "your constraint"
 
 
 def limits_of(
@@ -142,20 +115,3 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
 def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
     """Those that are neither installed nor on record: most likely misspelt."""
     return [name for name in names if normalized(name) not in known]
-
-
-_QUOTED = r'"([^"\\]*)"|\'([^\']*)\''
-
-
-def requirement_in(line: DeclaredRequirement) -> str | None:
-    """Return the requirement as its line has it, `torch[extra]>=2.4`; None where the file uses another notation."""
-    raw = (line.raw or "").partition(" #")[0]
-    texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML
-    for text in map(str, texts):
-        try:
-            parsed = requirement(text.strip())
-        except InvalidRequirement:
-            continue
-        if normalized(parsed.name) == line.name:
-            return text.strip()
-    return None

@@ -13,17 +13,17 @@ from doctor.packages.flash_attn_build import build
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
-from doctor.packages.requirements import admits, normalized
+from doctor.packages.specifiers import admits, normalized
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.messages import missing_keys
 from doctor.util.call_text import describe_call
 from doctor.util.machine import Machine
 
-from .constraints import requirement_in
 from .cost import in_words
 from .effects import brings
 from .effort import kind_of, time_of
 from .install_plan import install_plan, wheel_target_of
+from .limits import requirement_in
 from .repair import CandidateFix, FixSearch, is_change
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.needs import Need, needs_of
 from doctor.packages.platform import Platform
 from doctor.packages.relations import other_build, owner_of
-from doctor.packages.requirements import Need, admits, named_release, needs_of, normalized
+from doctor.packages.specifiers import admits, named_release, normalized
 from doctor.rulebook.resolver import FactResolver
 
-from .constraints import Limits
+from .limits import Limits
 
 Versions = Mapping[str, str]  # package -> version or ABSENT
 OWNERS = ("torch", "transformer-engine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from doctor.model import ABSENT
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 
 from .environment import PackageSet
 

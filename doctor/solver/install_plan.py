@@ -18,7 +18,7 @@ from doctor.packages.relations import (
     orphans,
     owner_of,
 )
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.rulebook.resolver import FactResolver
 
 from .effects import brings

@@ -12,7 +12,7 @@ from itertools import islice
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, FixSafety, Remedy
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import admits, normalized
+from doctor.packages.specifiers import admits, normalized
 from doctor.rulebook.rule import Overridable
 
 from .causes import Causes

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from doctor.model import ABSENT, Facts, Finding, FixSafety, Prediction, Remedy, Severity
-from doctor.packages.requirements import normalized
+from doctor.packages.specifiers import normalized
 from doctor.rulebook.conditions import Condition, parse_conditions
 from doctor.rulebook.dependence import Verdicts
 from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, reported_rules, rule_holds

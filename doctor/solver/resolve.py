@@ -8,7 +8,7 @@ from typing import Any
 
 from doctor.model import ABSENT
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 
 from .budget import Allowance, SearchBudget
 from .candidates import releases_of

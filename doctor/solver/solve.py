@@ -17,11 +17,11 @@ from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.rulebook import Rulebook
 
 from .budget import SearchBudget
-from .constraints import Limits
 from .describe import as_fix
 from .environment import stack_of
 from .images import newer_images
 from .infeasibility_text import proofs
+from .limits import Limits
 from .overrides import overrides_of
 from .ranking import best_of
 from .repair import CandidateFix, FixSearch, downgrades_torch_line

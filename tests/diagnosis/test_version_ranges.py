@@ -10,7 +10,7 @@ from doctor.diagnosis.request import Request
 from doctor.model import Fact
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.sources.manifests import version_ranges as compatible
 from doctor.sources.manifests.version_ranges import OpenRange, TooMany, combinations, fits, narrowed
 

@@ -15,7 +15,7 @@ from typing import Any
 from doctor.model import ABSENT, Facts, Remedy
 from doctor.packages.index import load_index
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.rulebook.conditions import Leaf
 from doctor.rulebook.evaluate import Assessment, know
 from doctor.rulebook.rulebook import Rulebook

@@ -7,8 +7,8 @@ import random
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import needs_of
 from doctor.sources.workload.defaults import complete_workload
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits, needs_of, normalized
+from doctor.packages.specifiers import admits, normalized
 from doctor.util.resources import rules_dir
 
 FILE = rules_dir() / "index" / "releases.json.gz"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 
+from doctor.packages import needs
+from doctor.packages.index import load_index
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits, needs_of, normalized
+from doctor.packages.specifiers import admits, normalized
 
 PLATFORMS = [
     Platform(python, system, machine)
@@ -39,6 +42,41 @@ def test_markers_and_extras_count(line: str):
         for extras in (frozenset(), frozenset({"x"})):
             got = tuple((need.package, need.range) for need in needs_of((line,), platform, extras))
             assert got == by_packaging(line, platform, extras), (platform, extras)
+
+
+def test_every_line_on_record_means_what_packaging_says():
+    index = load_index()
+    lines = {line for name in index.packages for item in index.releases(name).values() for line in item.requires}
+    read = 0
+    for line in sorted(lines):
+        read += needs._read(line) is not None
+        for platform in (PLATFORMS[0], PLATFORMS[5], PLATFORMS[-1]):
+            got = tuple((need.package, need.range) for need in needs.needs_of((line,), platform))
+            try:
+                expected = by_packaging(line, platform, frozenset())
+            except InvalidRequirement:
+                expected = ()
+            assert got == expected, (line, platform)
+    assert read > 0.9 * len(lines)  # else the parser of `packaging` is imported by most checks
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a>=1,", "a>=1,,<2", "a,", "a ()", "a (>=1", "a>=1)", "a-", "a[b]", "a[b, c]>=1", "a[]", "a;",
+     "a ; extra == 'A_x'",
+     "a; extra == 'x' and python_version < '3.10'", "a; python_version in '3.9 3.11'", "a; python_version == '3.11.*'",
+     "a; python_full_version > '3.11.1'", "a; os_name != 'nt'", "a; 'linux' == sys_platform", "a === 1.0", "a>=1 <2",
+     "a; sys_platform == 'linux' or python_version < '3'", "a; platform_release >= '5'"],
+)  # fmt: skip
+def test_unusual_lines_mean_what_packaging_says(line: str):
+    for platform in PLATFORMS:
+        for extras in (frozenset(), frozenset({"x", "a-x"})):
+            try:
+                expected = by_packaging(line, platform, extras)
+            except InvalidRequirement:
+                expected = ()
+            got = tuple((need.package, need.range) for need in needs.needs_of((line,), platform, extras))
+            assert got == expected, (platform, extras)
 
 
 @pytest.mark.parametrize(

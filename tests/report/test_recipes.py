@@ -28,7 +28,7 @@ from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
 from doctor.report.style import Style
 from doctor.rulebook.evaluate import evaluate
-from doctor.solver.constraints import Limits
+from doctor.solver.limits import Limits
 from doctor.solver.solve import solve
 from doctor.sources.manifests.read import read_manifests
 from doctor.sources.snapshot import read_facts

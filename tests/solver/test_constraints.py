@@ -18,7 +18,8 @@ from doctor.model import Facts
 from doctor.packages.platform import Platform
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook
-from doctor.solver.constraints import Limits, limits_of
+from doctor.solver.constraints import limits_of
+from doctor.solver.limits import Limits
 from doctor.solver.solve import solve
 from tests.helpers.rulebook import builtin_rulebook
 

@@ -13,7 +13,7 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Fix
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook
-from doctor.solver.constraints import Limits
+from doctor.solver.limits import Limits
 from doctor.solver.solve import solve
 from doctor.sources.manifests.read import read_manifests
 from tests.helpers.rulebook import builtin_rulebook

@@ -13,7 +13,7 @@ from doctor.packages.index import ReleaseIndex
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
-from doctor.solver.constraints import Limits
+from doctor.solver.limits import Limits
 from doctor.solver.solve import no_fix, solve
 from tests.helpers.rulebook import builtin_rulebook
 

@@ -15,13 +15,13 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts, Fix, FixKind, FixSafety, Remedy
 from doctor.packages.index import ReleaseIndex
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.report.fix_text import fix_lines
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.rulebook import Rulebook
-from doctor.solver.constraints import Limits
 from doctor.solver.cost import cost
 from doctor.solver.environment import PackageSet, stack_of
+from doctor.solver.limits import Limits
 from doctor.solver.plan import FixPlan, Pick
 from doctor.solver.repair import is_change
 from doctor.solver.resolve import choices

@@ -16,7 +16,7 @@ from doctor.packages.flash_attn_wheels import PACKAGE, find
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.candidates import releases_of
 from doctor.solver.environment import PackageSet, stack_of

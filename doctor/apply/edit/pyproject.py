@@ -9,7 +9,7 @@ from typing import Any
 from doctor.errors import DoctorError, fault
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.manifests.markers import applies, pythons_of
 from doctor.util.toml_text import load_toml

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from doctor.errors import DoctorError
-from doctor.packages.requirements import admits, normalized
+from doctor.packages.specifiers import admits, normalized
 from doctor.sources.manifests.formats.requirements import version_of_address
 
 from .changes import ChangeSet, PackageChange

@@ -26,7 +26,7 @@ from doctor.model import (
 from doctor.packages.flash_attn_build import TOOLS
 from doctor.packages.index import load_index
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import normalized
+from doctor.packages.specifiers import normalized
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
 from doctor.solver.environment import platform_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from doctor.packages.index import ReleaseIndex
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import normalized
+from doctor.packages.specifiers import normalized
 from doctor.runner.command import Ran, run_child
 
 from .installer_output import Verdict, of_wheels, verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from doctor.packages.requirements import normalized
+from doctor.packages.specifiers import normalized
 from doctor.runner.command import Ran
 
 LONGEST = 420  # characters of a quoted reason

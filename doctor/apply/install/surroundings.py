@@ -11,9 +11,11 @@ from packaging.requirements import InvalidRequirement
 from doctor.diagnosis.request import Request
 from doctor.model import ABSENT, InstallPlan, Report
 from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
-from doctor.packages.requirements import admits, needs_of, normalized, requirement
+from doctor.packages.requirements import requirement
+from doctor.packages.specifiers import admits, normalized
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.environment import distributions, platform_of
 from doctor.sources.probes.distributions import installed_requirements

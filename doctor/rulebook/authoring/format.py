@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _ONE_A_LINE = ("when", "references", "proof", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
 _AS_TEXT = ("tag:yaml.org,2002:str", _NULL)
-_RESOLVED = yaml.SafeLoader("").resolve
+_RESOLVED: Callable[[Any, str, tuple[bool, bool]], str] = yaml.SafeLoader("").resolve
 _PLAIN = re.compile(r"[A-Za-z0-9_./(][^#:\[\]{},&*!|'\"%@`<>=\n\t\\]*")
 _PROSE = re.compile(r"\S+(?: \S+)+")
 

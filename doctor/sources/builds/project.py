@@ -11,8 +11,9 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
-from doctor.packages.requirements import normalized, parse_requirement
+from doctor.packages.requirements import parse_requirement
 from doctor.packages.source_build import SourceBuild
+from doctor.packages.specifiers import normalized
 from doctor.util.toml_text import parse_toml
 
 from .machine import STANDARD

@@ -10,7 +10,8 @@ from packaging.markers import InvalidMarker, Marker
 from doctor.errors import fault
 from doctor.model import ABSENT, Facts
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits, marker_holds, parse_marker
+from doctor.packages.requirements import marker_holds, parse_marker
+from doctor.packages.specifiers import admits
 from doctor.util.redact import shortened
 
 from .base import DeclaredRequirement

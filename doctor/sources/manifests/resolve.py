@@ -11,8 +11,9 @@ from doctor.facts.vocabulary import fact as make_fact
 from doctor.facts.vocabulary import parse, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits, needs_of, specifier
+from doctor.packages.specifiers import admits, specifier
 from doctor.util.redact import shortened
 
 from .base import (

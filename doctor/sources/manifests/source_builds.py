@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from doctor.packages.index import load_index
+from doctor.packages.needs import Need, needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import Need, admits, needs_of
+from doctor.packages.specifiers import admits
 
 from .base import DeclaredRequirement
 from .version_ranges import binding

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from doctor.model import Facts
 from doctor.packages.index import load_index
+from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import needs_of
 
 from .base import DeclaredRequirement, Manifest
 from .resolve import Declaration, resolve

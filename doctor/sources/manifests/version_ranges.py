@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from doctor.model import ABSENT, Fact
 from doctor.packages.index import Release, load_index
+from doctor.packages.needs import Need, needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import Need, admits, needs_of
+from doctor.packages.specifiers import admits
 
 MOST_TRIED = 50_000  # steps of the search for compatible releases
 MOST_NAMED = 4  # releases in one sentence, or left out of one range

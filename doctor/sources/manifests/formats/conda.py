@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import ABSENT, Fact
-from doctor.packages.requirements import specifier
+from doctor.packages.specifiers import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened

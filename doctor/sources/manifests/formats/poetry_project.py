@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
-from doctor.packages.requirements import specifier
+from doctor.packages.specifiers import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, pin_of
 from doctor.sources.manifests.version_ranges import any_of
 from doctor.util.redact import shortened

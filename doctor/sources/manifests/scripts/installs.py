@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 from doctor.packages.relations import BUILT_PER_INDEX, PINNED_BY
-from doctor.packages.requirements import admits
+from doctor.packages.specifiers import admits
 from doctor.sources.manifests.base import (
     BEFORE_TORCH,
     BUILT,
