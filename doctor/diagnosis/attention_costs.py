@@ -22,6 +22,8 @@ from doctor.rulebook.speed.shape import CallShape, Unshaped, needs_of, shape_of
 
 _RULES = ("SPEED001", "SPEED002", "SPEED003", "SPEED004")
 _LEAST_MEMORY, _PART_OF_GPU = 4 << 30, 20
+#: The part of a layer's time that another backend must save.
+_LEAST_SHARE = 0.1
 _SOURCE = "compared with the other backends of the job"
 _HELD_BACK = ("workload.packing", "workload.padding_free", "workload.varlen_attn", "workload.use_varlen_attn")
 
@@ -54,8 +56,7 @@ def compare(rulebook: Rulebook, known: FactResolver, *, every: bool = True) -> C
         return None
     records = load_records()
     own = Option(selected, "", Facts())
-    found = shape_of(known.value)
-    shape = None if found is None or isinstance(found, Unshaped) or not _describes(known) else found
+    shape = _shape(known)
     machine = records.machine(known.value("gpu.sm"), _text(known.value("gpu.name")))
     if not every and (shape is None or not _may_be_beaten(records, machine, known, own, shape)):
         return Comparison((own,), (), "", None, machine)
@@ -64,6 +65,12 @@ def compare(rulebook: Rulebook, known: FactResolver, *, every: bool = True) -> C
         return Comparison(options, (), "", None, machine)
     costs = tuple(_cost(records, machine, known, option, shape, option.backend == selected) for option in options)
     return Comparison(options, costs, _basis(machine), shape, machine)
+
+
+def _shape(known: FactResolver) -> CallShape | None:
+    """Return the shape of the job's call, or None where the job does not describe one."""
+    found = shape_of(known.value)
+    return None if found is None or isinstance(found, Unshaped) or not _describes(known) else found
 
 
 def _may_be_beaten(
@@ -230,7 +237,7 @@ def _faster(
     timed = sorted((cost.milliseconds, option) for option, cost in pairs if cost.milliseconds is not None)
     for milliseconds, option in timed:
         share = (own.milliseconds - milliseconds) / (own.milliseconds + _linear_layers(shape, machine))
-        if own.milliseconds < SLOWER * milliseconds or share < 0.1:
+        if own.milliseconds < SLOWER * milliseconds or share < _LEAST_SHARE:
             break
         if _right(rulebook, known, option, found):
             return {
@@ -318,6 +325,8 @@ def _published(rulebook: Rulebook, known: FactResolver, own: str, found: tuple[F
     for figure in records.figures:
         if figure["selected"] not in (own, kernel) or known.value("gpu.sm") not in figure["sm"]:
             continue
+        if not _matters(records, known, own, float(figure["times"])):
+            continue
         for select, changes in _ways_to(records, known, figure["best"]):
             there = evaluate(rulebook, known.given.with_(*changes.values()), name_missing=False)
             best = there.known.value(f"{figure['best']}.available")
@@ -332,6 +341,18 @@ def _published(rulebook: Rulebook, known: FactResolver, own: str, found: tuple[F
                 "speed.basis": f"{figure['says']}: {figure['source']}",
             }  # fmt: skip
     return {}
+
+
+def _matters(records: Records, known: FactResolver, own: str, times: float) -> bool:
+    """Whether a layer gains enough by a backend that is so many times as fast; True where the shape is unknown.
+
+    Without records of this GPU, attention counts by its operations, at the rate of the linear layers.
+    """
+    shape, traits = _shape(known), records.traits_of(own)
+    if shape is None or not traits:
+        return True
+    attention = needs_of(shape, traits, 1).tflop
+    return attention * (1 - 1 / times) >= _LEAST_SHARE * (attention + _linear_operations(shape) / 1e12)
 
 
 def _ways_to(records: Records, known: FactResolver, backend: str) -> Iterator[tuple[str, Facts]]:

@@ -87,6 +87,9 @@ RIGHT = {
     "torch's own choice": ("h100", {}, {}),
     "torch's own choice on Blackwell": ("b200", {}, {}),
     "FlashAttention 2 where attention is little": ("h100", {}, {**FLASH, "seq_len_q": 1024, "seq_len_kv": 1024}),
+    "the same on Blackwell, where only figures of another job are known": (
+        "b200", {}, {**FLASH, "seq_len_q": 1024, "seq_len_kv": 1024},
+    ),
     "packed rows, which are no single call": ("h100", {}, {**FLASH, "packing": True}),
     "context parallelism": ("h100", {}, {**FLASH, "cp_size": 4}),
     "FlashAttention 2 on a GPU without records": ("a100", {}, FLASH),
