@@ -1,6 +1,6 @@
 """Write rules/index/messages/PACKAGE.json.xz: what the code of each package raises, and under which condition.
 
-    python scripts/release/refresh_messages.py --archives DIR [--only PACKAGE ...] [--native] [--out FOLDER]
+    python scripts/release/refresh_messages.py --archives DIR [--only PACKAGE ...] [--native | --sources] [--out FOLDER]
 
 DIR holds wheels and source archives, as `pip download --no-deps` leaves them; several releases of a package may be
 there. They are read as they are: nothing is installed or run. Of each `raise` and `assert` with a message, the record
@@ -10,6 +10,8 @@ their record.
 
 `--native` reads the compiled libraries of wheels for x86-64 Linux instead, into PACKAGE.native.json.xz: the checks of
 torch's C++ code, with file and function. A template is there in pieces, whose order the compiler may have changed.
+
+`--sources` reads the C++ and CUDA sources of source archives, and of wheels that bring them, into PACKAGE.csrc.json.xz.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from doctor.rulebook.authoring.release_files import members
 from doctor.util.raise_sites import raised_in
 from scripts.release.native_messages import compiled_messages
+from scripts.release.source_messages import source_messages
 
 OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "messages"
 SHORTEST = 12  # characters of a message that are fixed
@@ -40,6 +43,14 @@ LIBRARIES = re.compile(r"(?:^|/)lib(?:torch_(?:cpu|cuda|python)|c10(?:_cuda)?)\.
 SKIPPED_NATIVE = re.compile(
     r"/(?:quantized|sparse|mps|vulkan|mkldnn|xnnpack|metal|mobile|jit|onnx|lazy|profiler|tensorexpr|ao_sparse|miopen|test)/"
     r"|^torch/csrc/(?:inductor|jit|onnx|lazy|profiler|export|stable|shim)|^caffe2/"
+)
+LARGEST_SOURCE = 2**20  # bytes: larger ones are generated kernels
+SOURCES = ("**/*.cpp", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.hpp", "**/*.inl")
+#: Copies of other projects, and code for other hardware.
+SKIPPED_SOURCES = re.compile(
+    r"(?:^|/)(?:tests?|testing|benchmarks?|examples?|docs?|third_?party|3rdparty|cutlass|composable_kernel|ck|build"
+    r"|submodules|hip|rocm|xpu|cpu|spdlog|json|tvm_binding|aio|libaio|npu|onebit|quantization|gguf)/",
+    re.IGNORECASE,
 )
 #: Files whose messages no training or serving job prints.
 SKIPPED = re.compile(
@@ -99,6 +110,14 @@ def python_sites(archive: Path) -> Iterator[tuple[str, str, str, str]]:
         for site in raised_in(content):
             if site.fixed >= SHORTEST:
                 yield site.template, site.guard, path, site.function
+
+
+def source_sites(archive: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield template, condition, file and function of each message of the C++ and CUDA sources of an archive."""
+    for path, content in sorted(members(archive, SOURCES, SKIPPED_SOURCES, LARGEST_SOURCE)):
+        for site in source_messages(content):
+            if site.fixed >= SHORTEST:
+                yield site.template, site.guard, path.removeprefix("src/"), site.function
 
 
 def native_sites(archive: Path) -> Iterator[tuple[str, str, str, str]]:
@@ -164,16 +183,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archives", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=())
-    parser.add_argument("--native", action="store_true", help="read compiled libraries")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--native", action="store_true", help="read compiled libraries")
+    kind.add_argument("--sources", action="store_true", help="read C++ and CUDA sources")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    suffix, sites_in = "", python_sites
+    if options.native:
+        suffix, sites_in = ".native", native_sites
+    elif options.sources:
+        suffix, sites_in = ".csrc", source_sites
     for name, archives in archives_in(options.archives).items():
         if options.only and name not in options.only:
             continue
-        path = options.out / (f"{name}.native.json.xz" if options.native else f"{name}.json.xz")
+        path = options.out / f"{name}{suffix}.json.xz"
         earlier = json.loads(lzma.decompress(path.read_bytes())) if path.is_file() else None
-        record = record_of(archives, native_sites if options.native else python_sites, earlier)
+        record = record_of(archives, sites_in, earlier)
+        if not record["sites"]:
+            continue
         text = json.dumps(record, separators=(",", ":"), sort_keys=True)
         packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
         path.write_bytes(packed)

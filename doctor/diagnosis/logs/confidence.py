@@ -47,17 +47,17 @@ def doubts_of_rule(item: Candidate, rivals: Sequence[Candidate], root: Candidate
 
 
 def doubts_of_code(
-    places: Sequence[Site], match: Match, blame: Attribution, *, exact: bool, proposes: bool
+    places: Sequence[Site], match: Match, blame: Attribution, *, exact: bool, proposes: bool, looked_up: bool = False
 ) -> tuple[Doubt, ...]:
     """Return what leaves a place in the code open, where a message comes from.
 
     `places`: those that have the message. `exact`: the place is the one of the frame, or of the C++ trace. `proposes`:
-    the message, or what calls it, says what to do.
+    the message, or what calls it, says what to do. `looked_up`: a table lacks a value, and nothing says why.
     """
     found = {
         Doubt.SHARED: len({(site.package, site.guard) for site in places}) > 1,
         Doubt.UNATTRIBUTED: blame.package is None and blame.origin != Origin.JOB,
-        Doubt.VAGUE: not exact and (bool(match.frames) or not places[0].is_clear),
+        Doubt.VAGUE: looked_up or (not exact and (bool(match.frames) or not places[0].is_clear)),
         Doubt.NO_FIX: not proposes,
     }
     return tuple(doubt for doubt, holds in found.items() if holds)

@@ -12,7 +12,7 @@ from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.errors import DoctorError
 from doctor.model import Facts, Finding, Prediction, Severity
 from doctor.packages.gpus import with_capability
-from doctor.report.log_model import Confidence, Explanation, LogLine, LogReport
+from doctor.report.log_model import Confidence, Doubt, Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
@@ -38,11 +38,15 @@ from .source import LogSource
 from .wrapped import with_rejoined
 
 _ERROR = (
-    r"(?:\w(?:Error|Exception|Failure)|\bexc\.Unsupported):(?: |\W{0,120}$)|Exception\b.{0,3}$"
+    r"(?:\w(?:Error|Exception|Failure)|symbolic_shapes\.\w{3,60}|\bexc\.Unsupported|_dynamo\.exc\.\w{3,60})"
+    r":(?: |\W{0,120}$)"
+    r"|Exception\b.{0,3}$"
     r"|^(?:FATAL|fatal|ERROR|error)\b|fatal error: | error: |^[\d:.,\[\]TZ -]{8,40} ERROR\b"
 )
 _ERRORS = Pattern(
-    _ERROR, ("Error:", "Exception", "Failure:", "exc.Unsupported:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400
+    _ERROR,
+    ("Error:", "Exception", "Failure:", "exc.", "symbolic_shapes.", "FATAL", "fatal", "ERROR", "error: ", "error:"),
+    400,
 )
 _WARNED = Pattern(refusals.WARNED, ("sdp_utils",), 64)
 _OTHERS = (Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS, _WARNED, TYPED, symptoms.DUMP, symptoms.NOT_FINITE)
@@ -100,11 +104,14 @@ class LogExplainer:
         diagnosis = explanations(causes, known, self._stack, end)
         shown: tuple[str, ...] = ()
         if not diagnosis or diagnosis[0].confidence == Confidence.LOW:
-            diagnosis, shown = self._read_from_code(diagnosis, matches, root, bool(unrelated))
+            named = any(not located.is_wrapper(item.match.text) for item in unrelated)
+            diagnosis, shown = self._read_from_code(diagnosis, matches, root, named)
         elif diagnosis[0].rule is not None:
-            first = located.with_place(diagnosis[0], matches.get(_ERROR, ()), self._stack, self._site_dirs)
-            diagnosis = (first, *diagnosis[1:])
-        diagnosis = diagnosis or symptoms.hang(matches)
+            errors = matches.get(_ERROR, ())
+            stated = _stated_break(errors, diagnosis[0]) if Doubt.VAGUE in diagnosis[0].doubts else None
+            placed = stated or located.with_place(diagnosis[0], errors, self._stack, self._site_dirs)
+            diagnosis = (placed, *diagnosis[1:])
+        diagnosis = diagnosis or symptoms.fallback_allocation(matches.get(_ERROR, ())) or symptoms.hang(matches)
         shown = shown if diagnosis else (*shown, *symptoms.not_finite(matches))
         harmless = tuple(explanation(item, (), (), known, self._stack) for item in benign)
         if not (diagnosis or unrelated or end):
@@ -133,7 +140,7 @@ class LogExplainer:
         `named`: the failure is known as one that is not of the stack.
         """
         errors = matches.get(_ERROR, ())
-        stated = next((made for match in reversed(errors) if (made := graph_break(match)) is not None), None)
+        stated = _stated_break(errors, known[0] if known else None)
         if stated is not None:
             return (stated,), ()
         found = located.located(errors, self._stack, root, self._site_dirs)
@@ -143,6 +150,8 @@ class LogExplainer:
         if not found.is_of_attention or named:
             return known, (f"{made.message}. {made.why}",) if not known else ()
         if known and (made.line.number < known[0].line.number or not found.exact):
+            return known, ()
+        if known and not found.is_on_record:
             return known, ()
         return (made, *known[1:]), ()
 
@@ -169,6 +178,13 @@ class LogExplainer:
         alone = assessment._replace(findings=(finding,))
         solved = solve(self.rulebook, assessment.known.given, alone, installed=requirements, thorough=False)
         return replace(item, fixes=tuple(fix for fix in solved if finding.rule in fix.resolves))
+
+
+def _stated_break(errors: Sequence[Match], known: Explanation | None) -> Explanation | None:
+    """Return what torch states of code that its compiler cannot trace, from the line of a vague cause on."""
+    found = (made for match in reversed(errors) if (made := graph_break(match)) is not None)
+    stated = next(found, None)
+    return stated if stated is None or known is None or stated.line.number >= known.line.number else None
 
 
 def _of_versions(findings: Sequence[Finding], explained: Collection[str]) -> Iterator[Finding]:
@@ -220,7 +236,8 @@ def _with_reasons(
     if refusals.REFUSED.search(item.line.text):
         printed = refusals.reasons(matches.get(refusals.WARNED, ()), item.line)
         message = f"{item.message}; {printed[0]}" if printed else item.message
-        return replace(item, message=message, reasons=(*printed, *item.reasons))
+        open_doubts = () if printed or item.holds or item.doubts else (Doubt.VAGUE,)
+        return replace(item, message=message, doubts=(*item.doubts, *open_doubts), reasons=(*printed, *item.reasons))
     if "transformer-engine" not in item.packages or item.category != "backend-unavailable":
         return item
     printed = nvte.reasons(tuple(matches.get(nvte.DISABLING, ())))

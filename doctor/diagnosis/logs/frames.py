@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from doctor.packages.records import ATTENTION, names_with, records_of
 from doctor.rulebook.rule import Library
 
 _INSTALLED = re.compile(r"-packages[\\/](\w+)")
@@ -74,6 +75,12 @@ class Stack:
         """Return the distribution that a module or distribution name belongs to; None for one outside the stack."""
         plain = re.sub(r"[-.]+", "_", name)
         return self.owners.get(name) or self.owners.get(plain) or self.owners.get(plain.lower())
+
+    @cached_property
+    def of_attention(self) -> frozenset[str]:
+        """Return the distributions that are there for attention and its kernels."""
+        tables = (library.stated.get("packages", {}) for library in self.libraries.values())
+        return names_with(records_of(tables), ATTENTION)
 
     @cached_property
     def _registered(self) -> frozenset[str]:

@@ -85,6 +85,7 @@ _COMPILED_FAULT = re.compile(
     r"|lib(?:cudart|cublas|cublasLt|cusparse|cusolver|cufft|curand|nvrtc|nvJitLink)\b[\w.-]*: cannot open shared"
     r"|undefined symbol:? ?_ZT?[ISV]?N?K?(?:3c10|2at|5torch|4c10d)|(?i:out of resources?)\b"
     r"|too many resources requested|OutOfResources|does not define module export function"
+    r"|: (?:file too short|invalid ELF header|wrong ELF class)"
 )
 
 

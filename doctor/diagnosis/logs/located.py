@@ -30,6 +30,8 @@ CAUSE = "stated-by-the-code"
 _RESTATED = "change the call so"  # a fix that only turns the condition round begins so
 _LARGEST = 4 << 20  # bytes of a source file
 _SHORT = 60  # characters of a value that is shown
+_WHOLE = 1_500  # characters of a message in which a proposal is looked for
+_WORDS = 20  # characters of a message that states something
 _LONG = 40  # fixed characters of a message that says enough without a frame
 _CALLERS = 10  # frames before an error that say what it is about
 _ERRORS = 6  # different errors before the end of a log that are looked up
@@ -37,6 +39,7 @@ _ERRORS = 6  # different errors before the end of a log that are looked up
 _WRAPPER = re.compile(
     r"ChildFailedError|Failed to import|EngineCore|EngineDeadError|RayTaskError|ProcessRaisedException"
     r"|BackendCompilerFailed|exit(?:ed)? (?:with )?code|CalledProcessError|SystemExit|KeyboardInterrupt"
+    r"|local_rank|Primary job terminated|srun: error|Terminated process|SignalException"
 )
 #: Of what a message, function or file has to speak, so that the failure is one of attention and its kernels.
 _ATTENTION = re.compile(
@@ -46,8 +49,10 @@ _ATTENTION = re.compile(
     r"|score_mod|mask_mod|padd(?:ed|ing)_mask|attn_mask|\bvmap|fake tensor|register_fake|custom op|data-dependent"
     r"|fullgraph|graph break|dtensor|\bgqa|quantiz|blocksize|flashinfer|sparse|utils/checkpoint|CUDA_HOME"
     r"|nvcc|sdp_utils|native/transformers/|nn/modules/(?:transformer|activation)\.py"
+    r"|custom operator|infer_schema|_functorch/|torch/(?:_dynamo|_inductor|_library|export)/|torch\.compile"
+    r"|device_?mesh|nn/parallel/|monitored_?barrier|TORCH_LIBRARY|symbolic_shapes"
 )
-_EXCEPTION = re.compile(r"(?:[\w.]+(?:Error|Exception|Failure|Interrupt|Unsupported))\b")
+_EXCEPTION = re.compile(r"(?:[\w.]+(?:Error|Exception|Failure|Interrupt|Unsupported))\b|torch\.[\w.]+\.[A-Z]\w+(?=:)")
 _PIP = re.compile(r"`?\b((?:uv )?pip3? install [^`\n,;]{2,120}?)(?=[`\n,;]|\. |\.?$)")
 _ADVICE = re.compile(
     r"(?:^|[.!;:,] )((?:[Pp]lease|[Tt]ry|[Uu]se|[Ss]et|[Cc]onsider|[Rr]eplace|[Pp]ass"
@@ -70,11 +75,28 @@ _ATTENTION_CALL = re.compile(
     r"|memory_efficient_attention|multi_head_attention_forward|create_block_mask)\("
 )
 #: The source text of a frame whose message is one of Python code.
+_NOT_REGISTERED = re.compile(
+    r"Could not run '(?P<space>\w{2,60})::(?P<name>[\w.]{1,80})' with arguments from the '(?P<device>\w{2,20})' backend"
+)
+_FOR_BACKENDS = re.compile(r"is only available for these backends: \[([^\]]{2,2000})")
+_DEVICES = frozenset(["CPU", "CUDA", "XPU", "HPU", "MPS", "HIP", "NestedTensorCPU", "NestedTensorCUDA"])
+_TOO_MANY = re.compile(
+    r"\(\) takes (?:from )?(?:\d{1,2} to )?(?P<most>\d{1,2}) positional arguments? but (?P<given>\d{1,2})"
+)
 _IN_PYTHON = re.compile(r"raise\b|assert\b")
 _COMPILED_ON_RECORD = "torch"
 #: Files and functions of torch whose checks speak of attention, and the exceptions that a check of C++ raises.
-_OF_KERNELS = re.compile(r"(?i)native/transformers/|sdp_utils|nested|attention|flash|\bmha|ring")
+_OF_KERNELS = re.compile(r"(?i)native/transformers/|sdp_utils|nested|attention|flash|\bmha|ring|functorch|c10d|library")
 _OF_CHECKS = re.compile(r"(?:Runtime|NotImplemented|Accelerator|OutOfMemory)Error\b")
+#: The values that a message lists, and what it misses.
+_VALUES = re.compile(
+    r"(?i:choose one of|should be (?:one of|in)|must be (?:one of|in)|expected one of|known options are"
+    r"|(?:valid|available|allowed|supported) \w{3,20} (?:are|is)|options are)[^\n]{3,240}"
+    r"|(?i:missing required (?:keys?|fields?|options?|arguments?))[^\n]{2,200}"
+    r"|(?i:see) `[\w.]+\(\)`[^\n.]{0,80}|\b(?:call|use|set) [\w.]+(?:\(\))? first\b"
+)
+#: What operators of torch begin their messages with, in the modes that this is about.
+_OF_OPERATORS = re.compile(r"vmap: |NestedTensor|jagged|Nested ?[Tt]ensor|DTensor|FakeTensor|functorch")
 _REPORT = re.compile(r"(?i)\b(?:report|open|file|raise) (?:this|an?) (?:issue|bug)|github\.com\S*/issues|stack trace")
 _SHOULD = re.compile(
     r"(?:\bbut (?:should|must|got)|\bmust\b|\bshould\b|\bexpect(?:s|ed)?\b|\bonly\b|\brequires?\b|\bneeds?\b)", re.I
@@ -92,12 +114,22 @@ class Located:
     stated: str = ""  # what is wrong, where the message does not say it
     fix: str = ""  # what to do, where the message proposes nothing
 
+    of_attention: bool = False  # the package is there for attention
+    looked_up: bool = False  # a value is missing in a table, and nothing shows why it is given
+
     @property
     def is_of_attention(self) -> bool:
         """Whether message, function or file, or the code of the stack that called it, speak of attention."""
+        if self.of_attention:
+            return True
         site = self.places[0]
         calls = (f"{frame.file.partition('-packages/')[2]} {frame.function}" for frame in self.match.frames[-_CALLERS:])
         return _ATTENTION.search(" ".join((self.match.text, site.file, site.function, site.guard, *calls))) is not None
+
+    @property
+    def is_on_record(self) -> bool:
+        """Whether a record or the installed source has the message, with its condition or its releases."""
+        return bool(self.places[0].releases or self.places[0].guard)
 
 
 def _of_copy(item: Explanation, package: str) -> Explanation:
@@ -108,7 +140,8 @@ def _of_copy(item: Explanation, package: str) -> Explanation:
 def located(errors: Sequence[Match], stack: Stack, root: str | None, site_dirs: Sequence[Path]) -> Located | None:
     """Return the first error of the failure that ended a log, with the places in the code; None if none is found."""
     found = (_placed(match, stack, site_dirs) for match in _last_failure(errors, root))
-    return next((item for item in found if item is not None), None)
+    first = next((item for item in found if item is not None), None)
+    return first and replace(first, of_attention=first.places[0].package in stack.of_attention)
 
 
 def _placed(match: Match, stack: Stack, site_dirs: Sequence[Path]) -> Located | None:
@@ -117,11 +150,15 @@ def _placed(match: Match, stack: Stack, site_dirs: Sequence[Path]) -> Located | 
     if (site := _installed(match, blame, site_dirs)) is not None:
         return Located(match, blame, (site,), exact=True)
     return (
-        _recorded(match, blame)
+        _dispatched(match, blame, stack)
+        or _recorded(match, blame)
         or _compiled(match, blame)
         or _looked_up(match, blame)
         or _value(match, blame)
         or _called(match, blame, stack)
+        or _of_sources(match, blame)
+        or _raised_in(match, blame, stack)
+        or _refused_inside(match, blame)
     )
 
 
@@ -145,6 +182,11 @@ def with_place(item: Explanation, errors: Sequence[Match], stack: Stack, site_di
     )
     remedies = (*proposed, *item.remedies) if item.doubts else (*item.remedies, *proposed)
     return replace(item, reasons=(*item.reasons, _why(found)), remedies=remedies)
+
+
+def is_wrapper(line: str) -> bool:
+    """Return whether a line reports the failure of another process or call."""
+    return _WRAPPER.search(line) is not None
 
 
 def shown(errors: Sequence[Match], stack: Stack, root: str | None) -> tuple[str, ...]:
@@ -202,10 +244,44 @@ def _recorded(match: Match, blame: Attribution) -> Located | None:
         return None
     found = sites.sites_of(match.text, (blame.package,) if blame.package else ())
     own = [site for site in found if _is_at(site, match.frames)]
-    found = found if not match.frames else tuple(site for site in found if _is_near(site, match.frames[-1]))
+    if match.frames:
+        found = tuple(site for site in found if _is_near(site, match.frames[-1]) or _is_called(site, match.frames[-1]))
     if not (own or found) or (not match.frames and not _says_enough(match, found)):
         return None
-    return Located(match, blame, tuple(own or found), exact=bool(own))
+    exact = bool(own) or (bool(match.frames) and found[0].native and found[0].is_clear)
+    return Located(match, blame, tuple(own or found), exact=exact)
+
+
+def _of_sources(match: Match, blame: Attribution) -> Located | None:
+    """Return the check in C++ or CUDA sources whose message an extension or the code that calls it raises."""
+    frame = match.frames[-1] if match.frames else None
+    if frame is None or not _is_call(frame) or is_compiled_fault(match.text) or _OF_ANY_CODE.search(match.text):
+        return None
+    if blame.origin == Origin.STACK and blame.package != _COMPILED_ON_RECORD:
+        return None
+    found = sites.source_sites_of(match.text)
+    clear = bool(found) and found[0].is_clear and len({site.package for site in found}) == 1
+    return Located(match, blame, found, exact=False) if clear else None
+
+
+def _raised_in(match: Match, blame: Attribution, stack: Stack) -> Located | None:
+    """Return the function of a package of the stack whose frame shows the statement that raises.
+
+    Without a record of its messages, what it says has to speak of attention, or the package is there for nothing else.
+    """
+    frame = match.frames[-1] if match.frames else None
+    if frame is None or blame.origin != Origin.STACK or blame.package is None or blame.frame != frame:
+        return None
+    if ".." in PurePosixPath(frame.file).parts:
+        return None
+    spoken = _ATTENTION_WORDS.search(f"{match.text} {frame.function}")
+    if not spoken and blame.package not in stack.of_attention and blame.package != _COMPILED_ON_RECORD:
+        return None
+    raises = frame.code.startswith("raise ") or match.text.strip().startswith("AssertionError: ")
+    if not raises or len(_stated(match.text)) < _WORDS or _OF_ANY_CODE.search(match.text):
+        return None
+    site = Site(blame.package, _inside(frame.file), frame.function, "", (), (), (), len(_stated(match.text)))
+    return Located(match, blame, (site,), exact=True)
 
 
 def _compiled(match: Match, blame: Attribution) -> Located | None:
@@ -245,7 +321,7 @@ def _looked_up(match: Match, blame: Attribution) -> Located | None:
     site = Site(blame.package, _inside(frame.file), frame.function, guard, (), (), ((table["key"], missing[1]),), 0)
     stated = f"`{table['table']}` of {blame.package} has no entry {missing[1]}"
     fix = f"give `{table['key']}` a value that `{table['table']}` has, or take a release that has this one"
-    return Located(match, blame, (site,), exact=True, stated=stated, fix=fix)
+    return Located(match, blame, (site,), exact=True, stated=stated, fix=fix, looked_up=True)
 
 
 def _value(match: Match, blame: Attribution) -> Located | None:
@@ -260,7 +336,28 @@ def _value(match: Match, blame: Attribution) -> Located | None:
         f"`{frame.function}` of {blame.package} looks `{lacking['name']}` up in {lacking['module']}, which has none"
     )
     fix = f"give {blame.package} another value than `{lacking['name']}`"
-    return Located(match, blame, (site,), exact=True, stated=stated, fix=fix)
+    return Located(match, blame, (site,), exact=True, stated=stated, fix=fix, looked_up=True)
+
+
+def _dispatched(match: Match, blame: Attribution, stack: Stack) -> Located | None:
+    """Return the operator of an extension that is not registered for the device of its tensors."""
+    found = _NOT_REGISTERED.search(match.text)
+    if found is None or found["space"] in ("aten", "prims", "quantized"):
+        return None
+    package = stack.owner(found["space"]) or blame.package or found["space"].replace("_", "-")
+    having = _FOR_BACKENDS.search(match.around.partition(match.text[:60])[2] or match.text)
+    listed = [name.strip() for name in (having[1].split(",") if having else ()) if name.strip() in _DEVICES]
+    where = f"; it has one for {', '.join(listed)}" if listed else ""
+    site = Site(package, "the dispatcher of torch", found["name"], "", (), (), (), 60)
+    return Located(
+        match,
+        blame,
+        (site,),
+        exact=True,
+        stated=f"operator `{found['space']}::{found['name']}` has no kernel for the {found['device']} backend{where}",
+        fix=f"move its tensors to {' or '.join(listed) or 'a device that it serves'}, or install a build of "
+        f"{package} for {found['device']}",
+    )
 
 
 def _called(match: Match, blame: Attribution, stack: Stack) -> Located | None:
@@ -268,11 +365,42 @@ def _called(match: Match, blame: Attribution, stack: Stack) -> Located | None:
     frame = blame.frame
     call = _ATTENTION_CALL.search(frame.code) if frame is not None else None
     own = call is not None and call["module"] in ("self", "cls", "model")
-    if call is None or own or frame is None or blame.origin != Origin.JOB or not _SHOULD.search(_stated(match.text)):
+    if call is None or own or frame is None or blame.origin != Origin.JOB:
         return None
     package = stack.owner(call["module"]) if call["module"] else None
+    many = _TOO_MANY.search(match.text)
+    if many is not None and call["name"] in match.text:
+        site = Site(package or "torch", "its signature", call["name"], "", (), (), (), len(_stated(match.text)))
+        stated = f"`{call['name']}` takes {many['most']} positional arguments, and the call gives {many['given']}"
+        fix = f"give the arguments after number {many['most']} by name, as is_causal=True or scale=0.125"
+        return Located(match, blame, (site,), exact=True, stated=stated, fix=fix)
+    if not _SHOULD.search(_stated(match.text)):
+        return None
     site = Site(package or "torch", "its compiled code", call["name"], "", (), (), (), len(_stated(match.text)))
     return Located(match, blame, (site,), exact=True)
+
+
+def _refused_inside(match: Match, blame: Attribution) -> Located | None:
+    """Return whose compiled code refuses a call, where no record has its message: that of the frame that calls it.
+
+    The operators of torch are called by code of any kind, also without a call in the source text.
+    """
+    frame = match.frames[-1] if match.frames else None
+    if frame is None or not frame.code or _IN_PYTHON.match(frame.code) or not _OF_CHECKS.search(match.text):
+        return None
+    text = _stated(match.text)
+    if _OF_ANY_CODE.search(text) or is_compiled_fault(text) or len(text) < _WORDS:
+        return None
+    if not (_SHOULD.search(text) or _ADVICE.search(_stated(match.text, _WHOLE))):
+        return None
+    own = blame.origin == Origin.STACK and blame.frame == frame and _is_call(frame)
+    if own and not _ATTENTION_WORDS.search(f"{text} {frame.code} {frame.function}"):
+        return None
+    if not own and (blame.origin != Origin.JOB or not _OF_OPERATORS.match(text)):
+        return None
+    function = frame.function if own else "an operator"
+    site = Site(blame.package or "torch", "its compiled code", function, "", (), (), (), len(text))
+    return Located(match, blame, (site,), exact=own)
 
 
 def _inside(file: str) -> str:
@@ -282,6 +410,16 @@ def _inside(file: str) -> str:
 def _is_near(site: Site, frame: Frame) -> bool:
     """Return whether a place is in the folder of a frame, whose compiled code may have the same check."""
     return frame.file.rpartition("/")[0].endswith(site.file.rpartition("/")[0])
+
+
+def _is_call(frame: Frame) -> bool:
+    """Return whether the source text of a frame calls something, and raises nothing itself."""
+    return "(" in frame.code and _IN_PYTHON.match(frame.code) is None
+
+
+def _is_called(site: Site, frame: Frame) -> bool:
+    """Return whether a place is in compiled code that the function of a frame may call."""
+    return site.native and _is_call(frame)
 
 
 def _is_at(site: Site, frames: Sequence[Frame]) -> bool:
@@ -297,13 +435,15 @@ def explained(item: Located) -> Explanation:
     function = f"`{site.function}`" if site.function else "the module"
     message = item.stated or f"{function} of {site.package} refuses this call: {_stated(text)}"
     remedies = (Remedy(note=item.fix),) if item.fix else tuple(_proposed(match, site))
-    proposes = bool(item.fix) or (bool(remedies) and not (remedies[0].note or "").startswith(_RESTATED))
+    proposes = bool(item.fix) or not all((remedy.note or "").startswith(_RESTATED) for remedy in remedies)
     return Explanation(
         cause=CAUSE,
         rule=None,
         category=category_of(None, text),
         packages=(site.package,),
-        doubts=doubts_of_code(item.places, match, item.blame, exact=item.exact, proposes=proposes),
+        doubts=doubts_of_code(
+            item.places, match, item.blame, exact=item.exact, proposes=proposes, looked_up=item.looked_up
+        ),
         signature="",
         line=LogLine(match.line, text, match.rank),
         message=message,
@@ -313,11 +453,11 @@ def explained(item: Located) -> Explanation:
     )
 
 
-def _stated(text: str) -> str:
+def _stated(text: str, longest: int = 300) -> str:
     """Return the message of an exception without the name of its class."""
     found = _EXCEPTION.search(text)
     rest = text[found.end() :].lstrip(": ") if found else text
-    return re.sub(r"\s+", " ", rest or text)[:300]
+    return re.sub(r"\s+", " ", rest or text)[:longest]
 
 
 def _why(item: Located) -> str:
@@ -363,13 +503,16 @@ def _others(item: Located) -> Iterator[str]:
 def _proposed(match: Match, site: Site) -> Iterator[Remedy]:
     """Yield what the message itself proposes, else the opposite of the condition."""
     after = match.around.partition(match.text)[2].splitlines()[:4]
-    text = " ".join([_stated(match.text), *(line.strip() for line in after if not _EXCEPTION.match(line.strip()))])
+    text = " ".join(
+        [_stated(match.text, _WHOLE), *(line.strip() for line in after if not _EXCEPTION.match(line.strip()))]
+    )
     notes = list(dict.fromkeys(found[1].strip() for found in _ADVICE.finditer(text) if not _REPORT.search(found[1])))
+    notes += [f"as the message states: {shortened(found[0].strip(), 240)}" for found in _VALUES.finditer(text)]
     for command in dict.fromkeys(found[1].strip() for found in _PIP.finditer(text)):
         yield Remedy(note=f"the message proposes: {command}")
     for note in notes[:2]:
         yield Remedy(note=f"{note[0].upper()}{note[1:]}")
+    if not notes and _SHOULD.search(text):
+        yield Remedy(note=f"change the call as the message states: {shortened(_stated(match.text), 200)}")
     if not notes and site.guard:
         yield Remedy(note=f"{_RESTATED} that this no longer holds: {in_words(site.guard)}")
-    elif not notes and _SHOULD.search(text):
-        yield Remedy(note=f"change the call as the message states: {shortened(_stated(match.text), 200)}")

@@ -14,6 +14,7 @@ _WARNING = re.compile(
 _INSTEAD = re.compile(
     r"(?i)\bwill (?:only |now )?(?:run|use|fall|default)|\bfall(?:s|ing)? ?back|\bfallback\b"
     r"|\busing \S[^.]{2,60} instead|for (?:faster|better) |is optional|unfused implementation"
+    r"|[:;,(-] ?(?:taking|using|trying|continuing with|switching to|defaulting to) \w"
 )
 _RAISED = re.compile(r"(?:[\w.]+(?:Error|Exception|Failure)|exc\.Unsupported)\b")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from doctor.report.log_model import Doubt, Explanation
 from doctor.rulebook.resolver import FactResolver
+from doctor.util.redact import shortened
 
 from . import refusals
 from .answer import explanation
@@ -20,6 +22,14 @@ from .scan import Match
 MOST = 2  # causes of one log that are reported: the root, and one of another failure
 _SHOWN = 2  # causes that share the message of the one that is reported
 _APART = 12  # lines between two failures that are not one
+_FIRST_LINE = 160  # characters of a message that goes on in further lines
+_MORE = 3  # further lines of a message that are shown
+_LONGEST = 300  # characters of them
+#: What begins another record of a log.
+_NEXT = re.compile(
+    r"^(?:Traceback|\s*File \"|[^\n]{0,60}\d\d:\d\d:\d\d|[\w.]+(?:Error|Exception|Warning)\b|\[|\(|During|The above)"
+)
+_OF_MODEL = re.compile(r"(?:^|/)model(?:ing|s)?_?\w*\.py$|/models/[\w/]+\.py$")
 _RAISED = re.compile(r"[\w.]{2,60}(?:Error|Exception|Warning)\b|CUDA error")
 
 
@@ -47,9 +57,21 @@ def _explained(
     doubts = doubts_of_rule(item, rivals, root, end)
     decisive = [other for other in (item, *rivals) if other.undecided]
     made = explanation(item, doubts, decisive, known, stack)
+    if Doubt.WIDE in doubts and made.line.text not in made.message:
+        made = replace(made, message=f"{made.message}: {shortened(made.line.text, _FIRST_LINE)}")
     shared = [explanation(other, (), (), known, stack) for other in rivals[:_SHOWN] if Doubt.SHARED in doubts]
     reasons = (*refusals.listed(item.match), *(f"or {other.message} ({other.rule})" for other in shared))
-    return replace(made, reasons=(*reasons, *_place(item.match, stack)))
+    return replace(made, reasons=(*reasons, *continued(item.match), *_place(item.match, stack)))
+
+
+def continued(match: Match) -> Iterator[str]:
+    """Yield what an exception goes on to say below its first line: what a compiler wrote, the value that is refused."""
+    if not _RAISED.match(match.text.strip()) or len(match.text) > _FIRST_LINE:
+        return
+    after = match.around.partition(match.text)[2].lstrip("\n").splitlines()
+    own = list(itertools.takewhile(lambda line: line.strip() and not _NEXT.match(line), after))[:_MORE]
+    if own:
+        yield shortened(f"the message goes on: {' '.join(line.strip() for line in own)}", _LONGEST)
 
 
 def _place(match: Match, stack: Stack) -> Iterator[str]:
@@ -60,6 +82,9 @@ def _place(match: Match, stack: Stack) -> Iterator[str]:
         caller = f", called by {blame.caller}" if blame.caller is not None else ""
         file = frame.file.rpartition("-packages/")[2]
         yield f"`{frame.function}` of {blame.package} was running ({file}:{frame.line}){caller}"
+    model = next((frame for frame in reversed(match.frames) if _OF_MODEL.search(frame.file)), None)
+    if model is not None and model != frame:
+        yield f"the call comes from the model code: {model.file.rpartition('-packages/')[2]}:{model.line}"
 
 
 def _is_another(item: Candidate, other: Candidate) -> bool:

@@ -37,7 +37,7 @@ def listed(match: Match) -> tuple[str, ...]:
             name = operator["name"]
         elif name and line.startswith("  ") and line.strip():
             found.setdefault(name, []).append(line.strip())
-        elif name:
+        elif name and line.strip():  # what is around a line has a blank one after it
             break
     return tuple(f"{operator}: {'; '.join(reasons)}" for operator, reasons in found.items())
 

@@ -1,8 +1,8 @@
 """Where the code of a package raises a message, and under which condition: from a record that ships with the doctor.
 
 The record has the messages of several releases as templates; the expressions of formatted parts name their values. The
-checks of compiled code are a record of their own, as pieces of text whose order the compiler may have changed. Both are
-read only where a report needs them.
+checks of torch's compiled code are a record of their own, as pieces of text whose order the compiler may have changed;
+those of C++ and CUDA sources are another one. Each is read only where a report needs it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _MOST = 6  # places of one message that are kept
 _PIECE = 12  # characters of a piece of a compiled message that count
 _PIECES_FOUND = 0.7  # of the characters of a compiled message that a line has
 _NATIVE = ".native"
+_SOURCE = ".csrc"
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,17 @@ class Site:
 
 def sites_of(text: str, packages: Sequence[str] = ()) -> tuple[Site, ...]:
     """Return the places whose message a line has, the best first; of these packages, else of all on record."""
+    return _best(text, [record for name in (packages or _packages()) for record in _records_of(name)])
+
+
+def source_sites_of(text: str) -> tuple[Site, ...]:
+    """Return the checks in C++ and CUDA sources of any package whose message a line has, the best first."""
+    return _best(text, [name for name in _records() if name.endswith(_SOURCE)])
+
+
+def _best(text: str, records: Sequence[str]) -> tuple[Site, ...]:
     line = text[:_LONGEST]
-    found = [site for name in (packages or _packages()) for site in _matching(name, line)]
+    found = [site for name in records for site in _matching(name, line)]
     most = max((site.fixed for site in found), default=0)
     best = [replace(site, runs=_joined(site, found)) for site in found if site.fixed * 5 >= most * 4]
     return tuple(sorted(best, key=lambda site: (-site.fixed, site.package, site.file))[:_MOST])
@@ -78,7 +88,7 @@ def native_sites_of(package: str, text: str) -> tuple[Site, ...]:
     known = _record(name)
     found = []
     for (_, file, function, guard, runs), pieces in zip(known["sites"], _pieces(name), strict=True):
-        if pieces[0] not in line:
+        if not pieces[0] or pieces[0] not in line:
             continue
         fixed = sum(len(piece) for piece in pieces if piece in line)
         if fixed >= _PIECES_FOUND * sum(map(len, pieces)):
@@ -106,14 +116,19 @@ def has(package: str) -> bool:
     return package in _packages()
 
 
-def _matching(package: str, line: str) -> Iterator[Site]:
-    known = _record(package)
-    for (template, file, function, guard, runs), (longest, fixed) in zip(
-        known["sites"], _longest(package), strict=True
-    ):
+def _records_of(package: str) -> Iterator[str]:
+    """Yield the records of a package: of its Python code, and of its C++ and CUDA sources."""
+    yield from (name for name in (package, f"{package}{_SOURCE}") if name in _records())
+
+
+def _matching(name: str, line: str) -> Iterator[Site]:
+    known = _record(name)
+    native = name.endswith(_SOURCE)
+    package = name.removesuffix(_SOURCE)
+    for (template, file, function, guard, runs), (longest, fixed) in zip(known["sites"], _longest(name), strict=True):
         if fixed >= _SHORTEST and longest in line and (values := values_of(template, line)) is not None:
             place = known["files"][file], function, guard, tuple(known["releases"]), _spans(runs)
-            yield Site(package, *place, tuple(values.items()), fixed)
+            yield Site(package, *place, tuple(values.items()), fixed, native)
 
 
 def values_of(template: str, line: str) -> dict[str, str] | None:
@@ -167,8 +182,8 @@ def _record(package: str) -> Mapping[str, Any]:
 
 
 def _packages() -> tuple[str, ...]:
-    """Return the packages whose Python code is on record."""
-    return tuple(name for name in _records() if not name.endswith(_NATIVE))
+    """Return the packages whose Python code, or C++ and CUDA sources, are on record."""
+    return tuple(dict.fromkeys(name.removesuffix(_SOURCE) for name in _records() if not name.endswith(_NATIVE)))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Failures without an error line: losses that become NaN, and ranks that hang, as their stack dumps show."""
+"""Failures whose error says nothing of the cause: NaN losses, ranks that hang, and memory that a fallback asks for."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ DUMP = Pattern(
     ("Timeout (", '"MainThread"'),
     64,
 )
+_NO_MEMORY = re.compile(
+    r"(?:[Tt]ried to allocate (?P<size>[\d.]{1,20} ?(?:[KMGT]i?B|bytes))|OutOfMemoryError)(?![^\n]*RESOURCE_EXHAUSTED)"
+)
+#: The source text or the function of a frame, or of a C++ frame below the error, that runs fused attention.
+_FUSED_CALL = re.compile(r"\bscaled_dot_product_attention\(|\bsdpa_attention_forward\b")
+_MATH_PATH = re.compile(r"_scaled_dot_product_attention_math|_safe_softmax")
+_SMALL = re.compile(r"^\d{1,8} ?bytes$|^[\d.]+ ?(?:KiB|KB)$|^\d{1,2}(?:\.\d+)? MiB$")
 _FRAME = re.compile(
     r"^[^\n\"]{0,40}?(?:File \"(?P<file>[^\"\n]{1,300})\", line (?P<line>\d+) in (?P<function>[\w<>.]+)"
     r"|(?P<named>[\w<>.]+) \((?P<path>[^:()\n]{1,300}):(?P<at>\d+)\))",
@@ -76,6 +83,47 @@ def hang(matches: Mapping[str, Sequence[Match]]) -> tuple[Explanation, ...]:
         ),
     )
     return (found,)
+
+
+def fallback_allocation(errors: Sequence[Match]) -> tuple[Explanation, ...]:
+    """Return the cause of an allocation that fails inside of a call of SDPA: the path that holds the whole scores."""
+    for match in errors:
+        found = _NO_MEMORY.search(match.text)
+        frames = [frame for frame in match.frames if not frame.passes_on]
+        if found is None or not frames or _SMALL.match(found["size"] or ""):
+            continue
+        called = _FUSED_CALL.search(f"{frames[-1].code} {frames[-1].function}")
+        math = _MATH_PATH.search(match.place.after.decode("utf-8", "replace"))
+        if called is None:
+            continue
+        size = f"{found['size']} " if found["size"] else ""
+        stated = Explanation(
+            cause="oom-in-sdpa-math-path",
+            rule=None,
+            category="OOM-by-math-fallback",
+            packages=("torch",),
+            doubts=() if math else (Doubt.VAGUE,),
+            signature="",
+            line=LogLine(match.line, match.text.strip(), match.rank),
+            message=(
+                f"the scores of the whole sequence (S x S) need {size}inside of `scaled_dot_product_attention`: its "
+                "math path runs, not a fused backend"
+            ),
+            why=(
+                "The fused backends never hold the matrix of scores, which grows with the square of the length. Math "
+                "runs where they refuse the mask, the dtype, the head dim or the device, or where it is asked for."
+            ),
+            remedies=(
+                Remedy(
+                    call="with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]): ...",
+                    note="torch then prints why each fused backend refuses the inputs",
+                ),
+                Remedy(note="give is_causal=True instead of a dense causal mask, and no mask where nothing is padded"),
+                Remedy(call="attn-doctor backends --set workload.framework=torch_sdpa", note="names what refuses"),
+            ),
+        )
+        return (stated,)
+    return ()
 
 
 def _held(dump: Match) -> _Held | None:

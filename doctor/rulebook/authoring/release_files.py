@@ -129,11 +129,15 @@ def _fetched(package: str, version: str, patterns: Iterable[str]) -> dict[str, b
             raise DoctorError(f"the files of `{package}=={version}` cannot be read", str(error)) from error
 
 
-def members(archive: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def members(
+    archive: Path, patterns: tuple[str, ...], skipped: re.Pattern[str] | None = None, largest: int = MEMBER_LIMIT
+) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of each file of an archive that matches; ValueError where they are too large together."""
     left = TOTAL_LIMIT
     for path, size, read in _entries(archive):
-        if size > MEMBER_LIMIT or not any(matches(path, one) for one in patterns):
+        if size > largest or not any(matches(path, one) for one in patterns):
+            continue
+        if skipped is not None and skipped.search(path):
             continue
         left -= size
         if left < 0:

@@ -87,6 +87,111 @@ def test_a_path_of_a_log_leaves_no_folder_of_packages(explainer, tmp_path):
     assert all(item.rule is not None for item in found.diagnosis)
 
 
+def called(file, function, code, error):
+    return f'{HEAD}  File "{SITE}/{file}", line 7, in {function}\n    {code}\n{error}\n'
+
+
+NATTEN = "RuntimeError: Hopper FMHA backward: cumulative_seqlen_Q is expected to be a 1-D tensor."
+
+
+def test_a_check_in_the_sources_of_an_extension_is_stated_with_its_condition(explain):
+    found = sites.source_sites_of("RuntimeError: This flash attention build does not support local attention.")
+    assert {site.package for site in found} == {"flash-attn", "flash-attn-3"} and found[0].native
+    log = called("natten/backends/fna.py", "forward", "libnatten.na1d_forward(", NATTEN)
+    (first,) = answer(explain, log)["diagnosis"]
+    assert first["packages"] == ["natten"] and "cumulative_seqlen_Q.dim()" in first["why"].replace("_tensor", "")
+
+
+def test_a_statement_that_a_frame_shows_is_one_of_its_package(explain):
+    error = "AssertionError: use set_seq_parallel_pg() first. Now ulysses pg None and ring pg None"
+    (first,) = answer(explain, called("yunchang/hybrid/attn_layer.py", "__init__", "self.pg is not None", error))[
+        "diagnosis"
+    ]
+    assert first["packages"] == ["yunchang"] and "set_seq_parallel_pg" in json.dumps(first["fixes"])
+
+
+@pytest.mark.parametrize("name", ["optimizer", "transformer_config"])
+def test_a_statement_of_a_package_for_other_things_is_no_diagnosis(explain, name):
+    log = raised(f"accelerate/{name}.py", "run", "ValueError: the flux of the tree is not a number, got 64")
+    assert answer(explain, log)["diagnosis"] == []
+
+
+def test_arguments_by_position_that_a_function_does_not_take_are_to_be_named(explain):
+    call = "out = F.scaled_dot_product_attention(q, q, q, None, 0.0, True, 0.125)"
+    error = "TypeError: scaled_dot_product_attention() takes from 3 to 6 positional arguments but 7 were given"
+    log = f'{HEAD}  File "/srv/train.py", line 7, in f\n    {call}\n{error}\n'
+    (first,) = answer(explain, log)["diagnosis"]
+    assert first["rule"] is None and "takes 6 positional" in first["message"] and "by name" in first["fixes"][0]["note"]
+
+
+def test_an_operator_without_a_kernel_for_the_device_is_named_with_the_devices_that_have_one(explain):
+    error = (
+        "NotImplementedError: Could not run 'window_attention::fwd' with arguments from the 'CPU' backend. This could "
+        "be because the operator doesn't exist for this backend. 'window_attention::fwd' is only available for these "
+        "backends: [CUDA, Meta, AutogradCPU]."
+    )
+    log = f'{HEAD}  File "/srv/train.py", line 7, in f\n    torch.ops.window_attention.fwd(q, q, q)\n{error}\n'
+    (first,) = answer(explain, log)["diagnosis"]
+    assert first["packages"] == ["window-attention"]
+    assert "no kernel for the CPU backend; it has one for CUDA" in first["message"]
+
+
+def test_the_report_of_a_launcher_hides_no_statement_of_the_code(explain):
+    error = "RuntimeError: Mesh should not be bigger than default world size 2, but found 4 ranks!"
+    log = raised("torch/distributed/device_mesh.py", "_setup_world_group_and_device", error)
+    end = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    for text in (log, log + end):
+        (first,) = answer(explain, text)["diagnosis"]
+        assert "Mesh should not be bigger" in first["message"]
+
+
+def test_memory_that_a_call_of_sdpa_asks_for_is_that_of_the_scores(explain):
+    error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 32.00 GiB. GPU 0 has a total capacity of 79 GiB"
+    )
+    call = "out = F.scaled_dot_product_attention(q, k, v, mask)"
+    log = f'{HEAD}  File "/srv/train.py", line 7, in f\n    {call}\n{error}\n'
+    (first,) = answer(explain, log)["diagnosis"]
+    assert first["category"] == "OOM-by-math-fallback" and "32.00 GiB" in first["message"]
+    assert first["confidence"] == "medium"
+    assert answer(explain, log.replace("32.00 GiB", "20.00 MiB"))["diagnosis"] == []
+
+
+def test_values_that_a_message_lists_are_its_fix(explain):
+    error = "RuntimeError: Unrecognized mode=max-autotuned, should be one of: default, reduce-overhead, max-autotune"
+    (first,) = answer(explain, raised("torch/_inductor/__init__.py", "list_mode_options", error))["diagnosis"]
+    assert "max-autotune" in first["fixes"][0]["note"] and first["confidence"] == "high"
+
+
+def test_a_refusal_without_its_printed_reasons_is_less_sure(explain):
+    (first,) = answer(explain, "RuntimeError: No available kernel. Aborting execution.\n")["diagnosis"]
+    assert first["confidence"] == "medium"
+
+
+def test_every_operator_that_xformers_lists_is_among_the_reasons(explain):
+    log = (
+        "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:\n"
+        "     query       : shape=(1, 61, 8, 256) (torch.float32)\n"
+        "`fa3F@0.0.0` is not supported because:\n"
+        "    requires device with capability <= (9, 0) but your GPU has capability (12, 0) (too new)\n"
+        "    dtype=torch.float32 (supported: {torch.bfloat16, torch.float16})\n"
+        "`cutlassF-pt` is not supported because:\n"
+        "    requires device with capability <= (9, 0) but your GPU has capability (12, 0) (too new)\n"
+    )
+    (first,) = answer(explain, log)["diagnosis"]
+    assert [reason.partition(":")[0] for reason in first["reasons"]] == ["fa3F@0.0.0", "cutlassF-pt"]
+    assert "float32" in first["reasons"][0]
+
+
+def test_what_a_compiler_wrote_below_the_error_is_a_reason(explain):
+    log = (
+        "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error\n"
+        "`ptxas` stderr:\nptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'\n"
+    )
+    (first,) = answer(explain, log)["diagnosis"]
+    assert "sm_121a" in " ".join([first["text"], *first["reasons"]])
+
+
 BREAK = """\
 {head}  File "{site}/torch/_dynamo/eval_frame.py", line 1177, in compile_wrapper
     raise e.with_traceback(
@@ -222,6 +327,7 @@ def test_a_message_that_another_condition_guards_in_newer_releases_has_not_gone(
         ],
     }
     monkeypatch.setattr(sites, "_record", lambda package: known)
+    monkeypatch.setattr(sites, "_records", lambda: ("some-package",))
     sites._longest.cache_clear()
     found = sites.sites_of("ValueError: attention takes no mask here", ("some-package",))
     sites._longest.cache_clear()
