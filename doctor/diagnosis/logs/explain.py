@@ -49,7 +49,15 @@ _ERRORS = Pattern(
     400,
 )
 _WARNED = Pattern(refusals.WARNED, ("sdp_utils",), 64)
-_OTHERS = (Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS, _WARNED, TYPED, symptoms.DUMP, symptoms.NOT_FINITE)
+_OTHERS = (
+    Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)),
+    _ERRORS,
+    _WARNED,
+    TYPED,
+    symptoms.DUMP,
+    symptoms.NOT_FINITE,
+    symptoms.WATCHDOG,
+)
 _SLOW = (slower_path.STATED, slower_path.COMPLAINT)
 _SHOWN_ERRORS = 5
 _REPORT = 256 * 1024  # bytes at the start of a log in which a report of the environment is looked for
@@ -108,11 +116,13 @@ class LogExplainer:
             diagnosis, shown = self._read_from_code(diagnosis, matches, root, named)
         elif diagnosis[0].rule is not None:
             errors = matches.get(_ERROR, ())
-            stated = _stated_break(errors, diagnosis[0]) if Doubt.VAGUE in diagnosis[0].doubts else None
-            placed = stated or located.with_place(diagnosis[0], errors, self._stack, self._site_dirs)
+            broken = _stated_break(errors, diagnosis[0]) if Doubt.VAGUE in diagnosis[0].doubts else None
+            placed = broken or located.with_place(diagnosis[0], errors, self._stack, self._site_dirs)
             diagnosis = (placed, *diagnosis[1:])
         diagnosis = diagnosis or symptoms.fallback_allocation(matches.get(_ERROR, ())) or symptoms.hang(matches)
-        shown = shown if diagnosis else (*shown, *symptoms.not_finite(matches))
+        if not diagnosis:
+            diagnosis, waiting = symptoms.watchdog(matches)
+            shown = (*shown, *waiting, *symptoms.not_finite(matches))
         harmless = tuple(explanation(item, (), (), known, self._stack) for item in benign)
         if not (diagnosis or unrelated or end):
             diagnosis, stated = slower_path.slower_path(matches, harmless)
@@ -151,7 +161,7 @@ class LogExplainer:
             return known, (f"{made.message}. {made.why}",) if not known else ()
         if known and (made.line.number < known[0].line.number or not found.exact):
             return known, ()
-        if known and not found.is_on_record:
+        if known and not found.says_more:
             return known, ()
         return (made, *known[1:]), ()
 

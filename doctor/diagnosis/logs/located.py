@@ -127,9 +127,9 @@ class Located:
         return _ATTENTION.search(" ".join((self.match.text, site.file, site.function, site.guard, *calls))) is not None
 
     @property
-    def is_on_record(self) -> bool:
-        """Whether a record or the installed source has the message, with its condition or its releases."""
-        return bool(self.places[0].releases or self.places[0].guard)
+    def says_more(self) -> bool:
+        """Whether it says more than the message: its condition, its releases, or what is wrong in words of its own."""
+        return bool(self.places[0].releases or self.places[0].guard or self.stated)
 
 
 def _of_copy(item: Explanation, package: str) -> Explanation:

@@ -23,6 +23,12 @@ DUMP = Pattern(
     ("Timeout (", '"MainThread"'),
     64,
 )
+#: What the watchdog of NCCL prints of each rank whose collective call did not return.
+WATCHDOG = Pattern(r"Watchdog caught collective operation timeout: WorkNCCL\(", ("Watchdog caught",), 256)
+_WAITED = re.compile(
+    r"\[Rank (?P<rank>\d+)\] Watchdog caught[^\n]*?WorkNCCL\(SeqNum=(?P<at>\d+), OpType=(?P<call>\w+)"
+    r"(?:, NumelIn=(?P<size>\d+))?"
+)
 _NO_MEMORY = re.compile(
     r"(?:[Tt]ried to allocate (?P<size>[\d.]{1,20} ?(?:[KMGT]i?B|bytes))|OutOfMemoryError)(?![^\n]*RESOURCE_EXHAUSTED)"
 )
@@ -83,6 +89,42 @@ def hang(matches: Mapping[str, Sequence[Match]]) -> tuple[Explanation, ...]:
         ),
     )
     return (found,)
+
+
+def watchdog(matches: Mapping[str, Sequence[Match]]) -> tuple[tuple[Explanation, ...], tuple[str, ...]]:
+    """Return the cause of a timeout of NCCL where the ranks are in different calls, else what each rank waits in."""
+    lines = matches.get(WATCHDOG.match, ())
+    waited = {found["rank"]: (match, found) for match in lines if (found := _WAITED.search(match.text))}
+    if not waited:
+        return (), ()
+    calls: dict[str, list[str]] = {}
+    for rank, (_, found) in sorted(waited.items(), key=lambda item: int(item[0])):
+        size = f" of {int(found['size']):,} elements" if found["size"] else ""
+        calls.setdefault(f"{found['call']}{size} (number {found['at']})", []).append(rank)
+    said = "; ".join(f"rank {', '.join(ranks)} waits in {call}" for call, ranks in calls.items())
+    if len(calls) == 1:
+        return (), (f"{said}: a rank that the log does not name did not make this call, or made it too late",)
+    match = next(iter(waited.values()))[0]
+    found = Explanation(
+        cause="ranks-in-different-collectives",
+        rule=None,
+        category="other",
+        packages=("torch",),
+        doubts=(Doubt.VAGUE,),
+        signature=WATCHDOG.match,
+        line=LogLine(match.line, match.text.strip(), match.rank),
+        message=f"the ranks are in different collective calls: {shortened(said, 300)}",
+        why=(
+            "NCCL pairs the calls of the ranks by their order alone. Ranks with other lengths, other layers or another "
+            "branch make other calls, and wait for each other until the timeout."
+        ),
+        remedies=(
+            Remedy(note="let every rank make the same calls in one order: same number of chunks, layers and experts"),
+            Remedy(set_env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, note="raises where the calls of the ranks differ"),
+            Remedy(set_env={"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, note="records the last calls of each rank"),
+        ),
+    )
+    return (found,), ()
 
 
 def fallback_allocation(errors: Sequence[Match]) -> tuple[Explanation, ...]:
