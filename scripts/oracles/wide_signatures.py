@@ -1,4 +1,4 @@
-"""List signatures that match messages of other packages than their rule names, with no line around them to tell.
+"""List signatures that match messages of other packages than their rule names, whatever the lines around them are.
 
     python scripts/oracles/wide_signatures.py [--most N]
 

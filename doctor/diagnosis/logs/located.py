@@ -370,13 +370,17 @@ def _called(match: Match, blame: Attribution, stack: Stack) -> Located | None:
     package = stack.owner(call["module"]) if call["module"] else None
     many = _TOO_MANY.search(match.text)
     if many is not None and call["name"] in match.text:
-        site = Site(package or "torch", "its signature", call["name"], "", (), (), (), len(_stated(match.text)))
+        site = Site(
+            package or _COMPILED_ON_RECORD, "its signature", call["name"], "", (), (), (), len(_stated(match.text))
+        )
         stated = f"`{call['name']}` takes {many['most']} positional arguments, and the call gives {many['given']}"
         fix = f"give the arguments after number {many['most']} by name, as is_causal=True or scale=0.125"
         return Located(match, blame, (site,), exact=True, stated=stated, fix=fix)
     if not _SHOULD.search(_stated(match.text)):
         return None
-    site = Site(package or "torch", "its compiled code", call["name"], "", (), (), (), len(_stated(match.text)))
+    site = Site(
+        package or _COMPILED_ON_RECORD, "its compiled code", call["name"], "", (), (), (), len(_stated(match.text))
+    )
     return Located(match, blame, (site,), exact=True)
 
 
@@ -399,7 +403,7 @@ def _refused_inside(match: Match, blame: Attribution) -> Located | None:
     if not own and (blame.origin != Origin.JOB or not _OF_OPERATORS.match(text)):
         return None
     function = frame.function if own else "an operator"
-    site = Site(blame.package or "torch", "its compiled code", function, "", (), (), (), len(text))
+    site = Site(blame.package or _COMPILED_ON_RECORD, "its compiled code", function, "", (), (), (), len(text))
     return Located(match, blame, (site,), exact=own)
 
 

@@ -1,4 +1,4 @@
-"""Failures whose error says nothing of the cause: NaN losses, ranks that hang, and memory that a fallback asks for."""
+"""Failures whose error says nothing of the cause: NaN losses, ranks that hang, and memory that a fallback needs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from doctor.util.redact import shortened
 from .pattern import Pattern
 from .scan import Match
 
+_PACKAGES = ("torch",)  # whose ranks and memory these are
 NOT_FINITE = Pattern(
     r"(?i:\b(?:loss|grad_?norm|lm_loss|ppl)\b)['\"]?[ :=|]{1,4}(?:tensor\(|np\.float\d\d\()?(?:nan|NaN)\b",
     ("nan", "NaN"),
@@ -74,7 +75,7 @@ def hang(matches: Mapping[str, Sequence[Match]]) -> tuple[Explanation, ...]:
         cause="hang-in-collective",
         rule=None,
         category="other",
-        packages=("torch",),
+        packages=_PACKAGES,
         doubts=(Doubt.VAGUE,) if others or len(waiting) > 1 else (Doubt.GENERAL,),
         signature=DUMP.match,
         line=LogLine(first.line, first.text.strip(), first.rank),
@@ -105,11 +106,11 @@ def watchdog(matches: Mapping[str, Sequence[Match]]) -> tuple[tuple[Explanation,
     if len(calls) == 1:
         return (), (f"{said}: a rank that the log does not name did not make this call, or made it too late",)
     match = next(iter(waited.values()))[0]
-    found = Explanation(
+    stated = Explanation(
         cause="ranks-in-different-collectives",
         rule=None,
         category="other",
-        packages=("torch",),
+        packages=_PACKAGES,
         doubts=(Doubt.VAGUE,),
         signature=WATCHDOG.match,
         line=LogLine(match.line, match.text.strip(), match.rank),
@@ -124,7 +125,7 @@ def watchdog(matches: Mapping[str, Sequence[Match]]) -> tuple[tuple[Explanation,
             Remedy(set_env={"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, note="records the last calls of each rank"),
         ),
     )
-    return (found,), ()
+    return (stated,), ()
 
 
 def fallback_allocation(errors: Sequence[Match]) -> tuple[Explanation, ...]:
@@ -143,7 +144,7 @@ def fallback_allocation(errors: Sequence[Match]) -> tuple[Explanation, ...]:
             cause="oom-in-sdpa-math-path",
             rule=None,
             category="OOM-by-math-fallback",
-            packages=("torch",),
+            packages=_PACKAGES,
             doubts=() if math else (Doubt.VAGUE,),
             signature="",
             line=LogLine(match.line, match.text.strip(), match.rank),
@@ -153,7 +154,7 @@ def fallback_allocation(errors: Sequence[Match]) -> tuple[Explanation, ...]:
             ),
             why=(
                 "The fused backends never hold the matrix of scores, which grows with the square of the length. Math "
-                "runs where they refuse the mask, the dtype, the head dim or the device, or where it is asked for."
+                "runs where they refuse the mask, the dtype, the head dim or the device, or where it is requested."
             ),
             remedies=(
                 Remedy(

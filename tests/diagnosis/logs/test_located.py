@@ -145,7 +145,7 @@ def test_the_report_of_a_launcher_hides_no_statement_of_the_code(explain):
         assert "Mesh should not be bigger" in first["message"]
 
 
-def test_memory_that_a_call_of_sdpa_asks_for_is_that_of_the_scores(explain):
+def test_memory_that_a_call_of_sdpa_needs_is_that_of_the_scores(explain):
     error = (
         "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
         "tried to allocate 34359738368 bytes. Error code 12 (Cannot allocate memory)"
