@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
 from doctor.facts.vocabulary import parse_version
 from doctor.util.resources import rules_dir
 
@@ -41,12 +39,13 @@ class WheelRecord(NamedTuple):
         """Return whether the tags of its name admit a Python; an unknown one is admitted."""
         if python is None:
             return True
-        try:
-            _, _, _, tags = parse_wheel_filename(self.file)
-        except InvalidWheelFilename:
+        parts = self.file.removesuffix(".whl").split("-")  # name-version(-build)-interpreters-abis-platforms
+        if len(parts) not in (5, 6):
             return True
         own = parse_version(python).release[:2]
-        return any(_admits(tag.interpreter, tag.abi, own) for tag in tags)
+        return any(
+            _admits(interpreter, abi, own) for interpreter in parts[-3].split(".") for abi in parts[-2].split(".")
+        )
 
 
 def _admits(interpreter: str, abi: str, python: tuple[int, ...]) -> bool:

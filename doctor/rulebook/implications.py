@@ -1,4 +1,4 @@
-"""What facts follow from what library files say, by fact key; a file is read for it when one of its keys is asked."""
+"""What facts follow from what library files say, by fact key; a file is read for it when a key is looked up."""
 
 from __future__ import annotations
 
