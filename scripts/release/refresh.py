@@ -10,6 +10,8 @@
 4. Rules whose end is not released yet, or whose fix no release satisfies, are listed.
 5. Refusals that the newest release adds in code about attention, and that no rule knows, are listed.
 
+A run that was ended goes on: what it read is kept, and `pending.json` in the cache names the releases to look at.
+
 The summary goes to stdout and to `refresh.md` in the cache; rules that need a decision are left as they are.
 """
 
@@ -17,10 +19,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +49,9 @@ from doctor.rulebook.authoring.verify import shows  # noqa: E402
 from doctor.rulebook.proofs import BINARY, SOURCE, Proof, proofs_of  # noqa: E402
 from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
 from doctor.rulebook.schema import Source, read_source  # noqa: E402
+from doctor.util.redact import shortened  # noqa: E402
 
+PENDING = "pending.json"  # new releases that are on record, and that a run which was ended has not looked at
 TOO_LARGE = frozenset({"tensorrt-llm", "nvidia-cutlass-dsl"})  # no texts, or more than a month's refresh can read
 
 
@@ -83,8 +90,19 @@ class Summary:
         yield from (f"- {text}" for text in self.undecided)
         yield f"\n## {sum(map(len, self.refusals.values()))} new refusals that no rule knows\n"
         for name, found in sorted(self.refusals.items()):
-            yield f"### {name}\n"
-            yield from (f"- `{one.path}`: {one.message}" for one in found)
+            yield from refusal_lines(name, found)
+
+
+def refusal_lines(name: str, found: Sequence[Refusal]) -> Iterator[str]:
+    """Yield the refusals whose guard is about what a report knows, each with it, and the number of the others."""
+    first = [one for one in found if one.decidable]
+    yield f"### {name}: {len(found)}, of which {len(first)} depend on what a report knows\n"
+    for path, group in groupby(sorted(first), key=lambda one: one.path):
+        yield f"- `{path}`"
+        yield from (f"  - {shortened(one.message, 160)}\n    `{shortened(one.guard, 160)}`" for one in group)
+    rest = Counter("/".join(one.path.split("/")[:4]) for one in found if not one.decidable)
+    if rest:
+        yield "- others: " + ", ".join(f"`{folder}` {count}" for folder, count in rest.most_common(8))
 
 
 def bisected(versions: Sequence[str], holds: Callable[[str], bool]) -> str:
@@ -199,6 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary.undecided += undecided_ranges(sources, packages)
     text = "\n".join(summary.lines()) + "\n"
     (chosen.cache / "refresh.md").write_text(text, encoding="utf-8")
+    if not chosen.dry_run:
+        write_pending(chosen.cache / PENDING, {}, done=summary.new)
     print(text)
     return 0
 
@@ -227,8 +247,24 @@ def refresh_records(packages: dict[str, dict], chosen: argparse.Namespace, summa
         final = [one for one in packages[name]["releases"] if not Version(one).is_prerelease]
         if found := [one for one in found if one in final or not final]:
             summary.new[name] = sorted(found, key=Version)
+    take_pending(chosen.cache / PENDING, chosen.only, summary.new)
     if not chosen.dry_run:
+        write_pending(chosen.cache / PENDING, summary.new, done=())
         refresh_index.write_index(refresh_index.INDEX, packages)
+
+
+def take_pending(path: Path, only: Sequence[str], new: dict[str, list[str]]) -> None:
+    """Add the releases that an earlier run put on record, and did not look at to its end."""
+    for name, versions in (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}).items():
+        if not only or name in only:
+            new[name] = sorted({*versions, *new.get(name, ())}, key=Version)
+
+
+def write_pending(path: Path, new: Mapping[str, Sequence[str]], done: Iterable[str]) -> None:
+    """Note the releases that are still to be looked at; those of other packages stay."""
+    noted = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    left = {name: list(versions) for name, versions in {**noted, **new}.items() if name not in set(done)}
+    path.write_text(json.dumps(left, indent=1), encoding="utf-8")
 
 
 def look_at_sources(

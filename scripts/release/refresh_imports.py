@@ -2,7 +2,8 @@
 
     python scripts/release/refresh_imports.py --cache DIR [--only CALLER …] [--table FILE]
 
-The sources of each release come from the package index (`surfaces.py`); what they define and import stays in the cache.
+The sources of each release stay in the cache, as a store that `refresh.py` reads, too (`release_store.py`); what was
+parsed stays there as well, and only modules that matter are parsed.
 Only imports count that always run: at the top of a module, outside `try`, behind no check but `is_X_available()`, in a
 module that the package's entry imports in the same way. A name that no release has is left out, since it may be made at
 run time.
@@ -16,7 +17,6 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import imports_rules
-from surfaces import Names, RecordedNames, Surface, releases_of, stored, surface_of
+from release_store import Store, fill
+from surfaces import Names, RecordedNames, Surface, releases_of
 
 from doctor.rulebook.authoring.module_imports import usable
 
@@ -152,56 +153,38 @@ CALLERS = (
     "salesforce-lavis", "transformers-stream-generator", "unbabel-comet", "voxcpm", "mteb", "openpipe-art",
 )  # fmt: skip
 COMPILED = ("torch",)  # modules take names from extensions, which are not read
-_SKIPPED_TORCH = (
-    "torch/testing/",
-    "torch/_inductor/",
-    "torch/onnx/",
-    "torch/ao/",
-    "torch/_dynamo/",
-    "torch/quantization/",
-)
 
 
 def load(package: str, cache: Path) -> None:
-    """Read every release of a package into the cache, where it is not there yet."""
-    folder = cache / package
-    folder.mkdir(parents=True, exist_ok=True)
-    published = releases_of(package, SINCE)
-    with ThreadPoolExecutor(4) as pool:  # the time goes into the transfer
-        list(pool.map(lambda version: _load(package, published[version], folder / f"{version}.json.gz"), published))
+    """Read every release of a package into the store, where it is not there yet; a run that was ended goes on."""
+    versions = {str(version) for version in releases_of(package, SINCE)}
+    fill(Store(cache, package), jobs=4, only=versions)
 
 
 def surfaces(package: str, cache: Path) -> Iterator[tuple[Version, Surface]]:
     """Yield the releases of a package that hold modules, oldest first, one at a time: all together are large."""
-    for path in sorted((cache / package).glob("*.json.gz"), key=lambda path: Version(path.name[: -len(".json.gz")])):
-        surface = Surface(**json.loads(gzip.decompress(path.read_bytes())))
-        if surface.defines:
-            yield Version(path.name[: -len(".json.gz")]), surface
-
-
-def _load(package: str, item: dict, path: Path) -> None:
-    if not path.is_file():
-        wanted = (lambda name: not name.startswith(_SKIPPED_TORCH)) if package == "torch" else None
-        try:
-            surface = surface_of(item, ROOTS[package], wanted)
-        except (OSError, EOFError, KeyError) as error:
-            print(f"{item['filename']}: {error}", file=sys.stderr)
-            return
-        path.write_bytes(gzip.compress(stored(surface), mtime=0))
+    store = Store(cache, package)
+    known = set(store.read())
+    for version in releases_of(package, SINCE):
+        if str(version) in known:
+            surface = Surface(store, str(version), ROOTS[package])
+            if surface.modules:
+                yield version, surface
+        store.save()
 
 
 def reached(surface: Surface, starts: Iterable[str], there: str = "torch") -> set[str]:
     """Return the modules that importing these modules runs where a package is there, their packages included."""
     seen: set[str] = set()
-    waiting = [name for name in starts if name in surface.imports]
+    waiting = [name for name in starts if name in surface.modules]
     while waiting:
         name = waiting.pop()
-        if name in seen or name not in surface.imports:
+        if name in seen or name not in surface.modules:
             continue
         seen.add(name)
         parts = name.split(".")
         waiting += [".".join(parts[:end]) for end in range(1, len(parts))]
-        for module, what, gate in surface.imports[name]:
+        for module, what, gate in surface.imports(name):
             if usable(gate, there):
                 waiting += [module, f"{module}.{what}"]
     return seen
@@ -219,16 +202,34 @@ def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> 
     """Return callee -> (module, name) that importing these modules takes from it."""
     wanted: dict[str, dict[tuple[str, str], Taken]] = defaultdict(lambda: defaultdict(Taken))
     always = reached(surface, starts)
-    words = {word for found in surface.imports.values() for _, _, gate in found for word in gate.split(",")}
+    words = _gates(surface, starts)
     for there in {"torch", *(package for package in set(roots.values()) if _named(",".join(words), package))}:
         for name in always if there == "torch" else reached(surface, starts, there):
-            for module, what, gate in surface.imports[name]:
+            for module, what, gate in surface.imports(name):
                 callee = roots.get(module.partition(".")[0]) or roots.get(".".join(module.split(".")[:2]))
                 if callee and usable(gate, callee) and (callee == there or name in always):
                     taken = wanted[callee][module, "" if what == "*" else what]
                     taken.checked &= _named(gate, callee) or name not in always
                     taken.files.add(name.replace(".", "/") + ("/__init__.py" if name in surface.packages else ".py"))
     return wanted
+
+
+def _gates(surface: Surface, starts: Iterable[str]) -> set[str]:
+    """Return the packages that a guard names in a module that these modules import, whichever are installed."""
+    words: set[str] = set()
+    seen: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in surface.modules:
+            continue
+        seen.add(name)
+        parts = name.split(".")
+        waiting += [".".join(parts[:end]) for end in range(1, len(parts))]
+        for module, what, gate in surface.imports(name):
+            words.update(gate.split(","))
+            waiting += [module, f"{module}.{what}"]
+    return words
 
 
 def _named(gate: str, callee: str) -> bool:
@@ -241,7 +242,7 @@ def entries_of(caller: str, surface: Surface) -> dict[str, tuple[str, ...]]:
     package = ROOTS[caller][0]
     found = {"": (package,)}
     for label, modules in ENTRIES.get(caller, {}).items():
-        there = tuple(module for module in modules if module in surface.imports)
+        there = tuple(module for module in modules if module in surface.modules)
         if there:
             found[label] = there
     return found
@@ -322,7 +323,7 @@ def table(callers: Iterable[str], cache: Path) -> list[dict[str, Any]]:
 def main() -> None:
     """Read the options, make the table, write the rules."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, required=True, help="keeps what was read of each release")
+    parser.add_argument("--cache", type=Path, required=True, help="the folder of the stores")
     parser.add_argument("--only", nargs="*", default=CALLERS)
     parser.add_argument("--table", type=Path, help="write the rows to this file, and no rules")
     options = parser.parse_args()

@@ -34,7 +34,8 @@ class Table(NamedTuple):
 
     script: str
     about: Callable[[], Collection[str]]  # the packages whose new releases change the table
-    arguments: Sequence[str] = ()  # `{cache}`: a folder of its own, `{archives}`: the new releases, `{transformers}`
+    #: `{cache}` is a folder of its own, `{releases}` that of the stores, `{archives}` that of the new releases
+    arguments: Sequence[str] = ()
     only: bool = False  # `--only` takes names of packages
     named: bool = False  # releases are arguments: NAME==VERSION
 
@@ -47,7 +48,7 @@ TABLES = (
     Table("make_name_history.py", _listed("make_name_history", "PACKAGES"), ("--cache", "{cache}"), only=True),
     Table("make_known_names.py", _listed("make_known_names", "PACKAGES"), only=True),
     Table("refresh_names.py", lambda: ()),
-    Table("refresh_imports.py", _listed("refresh_imports", "CALLERS"), ("--cache", "{cache}"), only=True),
+    Table("refresh_imports.py", _listed("refresh_imports", "CALLERS"), ("--cache", "{releases}"), only=True),
     Table("refresh_declared.py", _listed("refresh_declared", "CALLERS"), ("--cache", "{cache}"), only=True),
     Table("refresh_checked.py", lambda: {RowKey.of(key).caller for key in read_table("checked")["rows"]}, only=True),
     Table("refresh_api_history.py", _listed("refresh_api_history", "CALLEES"), ("--cache", "{cache}")),
@@ -84,6 +85,7 @@ def _run(
 ) -> str:
     """Run one script, and return its last line; DoctorError where it fails."""
     places = {"cache": str(cache / table.script.removesuffix(".py")), "archives": str(archives)}
+    places["releases"] = str(cache / "releases")
     if any("{archives}" in text for text in table.arguments):
         for name in names:
             for version in new[name]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 #: Code about attention: the file's path or the message has one of these words.
@@ -18,6 +18,21 @@ _REFUSES = re.compile(
 )
 _TEXT = re.compile(r"""(?<![\w])[fr]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _SLOT = re.compile(r"\{[^{}]*\}|%[sdr]")
+#: Code for hardware that no report is about, named by the path or by the message.
+_OTHER_HARDWARE = re.compile(
+    r"rocm|(?:^|[/_\W])hip(?:[/_\W]|$)|gfx\d|aiter|(?:^|[/_\W])(?:npu|xpu|tpu|mlu|musa)|ascend|gaudi|habana|neuron|_amd|amd/|"
+    r"(?:^|[/_\W])mlx|apple",
+    re.IGNORECASE,
+)
+#: A guard on what a report knows of a job: the GPU, releases, types, widths, the cache, backends, variables, options.
+_KNOWN = re.compile(
+    r"capability|\bsm_?\d|is_sm\d|\barch\b|version|head_dim|head_size|dtype|kv_cache|page_size|block_size|window|softcap|"
+    r"logits_soft_cap|\bsinks?\b|backend|environ|envs\.|is_\w+_available|find_spec|server_args|_config\.|has_\w+\(|tp_size|"
+    r"cp_size|ulysses|causal",
+    re.IGNORECASE,
+)
+#: A check of what one kernel is called with, which its library makes itself.
+_OF_A_TENSOR = re.compile(r"\.shape|\.ndim|\.dim\(|\.stride|\.device\b|\.numel|\buint8|\bint32|contiguous|isinstance\(")
 REACH = 8  # lines behind the word that refuses in which its message is
 SHORTEST = 20  # letters of a message that is looked up
 
@@ -27,6 +42,14 @@ class Refusal(NamedTuple):
 
     path: str
     message: str
+    guard: str = ""  # the condition under which the code stops; empty where none is near
+
+    @property
+    def decidable(self) -> bool:
+        """Whether a report could say it in advance: on hardware that reports are about, guarded by what they know."""
+        if _OTHER_HARDWARE.search(f"{self.path} {self.message} {self.guard}"):
+            return False
+        return self.path.endswith(".py") and bool(_KNOWN.search(self.guard)) and not _OF_A_TENSOR.search(self.guard)
 
 
 def refusals_in(path: str, content: str) -> Iterator[Refusal]:
@@ -43,7 +66,32 @@ def refusals_in(path: str, content: str) -> Iterator[Refusal]:
                 break
         message = _SLOT.sub("…", "".join(parts)).strip()
         if len(message) >= SHORTEST and (_ABOUT.search(message) or _ABOUT.search(path)):
-            yield Refusal(path, message)
+            yield Refusal(path, message, guard_of(lines, number))
+
+
+def guard_of(lines: Sequence[str], number: int) -> str:
+    """Return the condition of a line that refuses: its own for an assertion, else that of the `if` around it."""
+    own = lines[number].strip()
+    if own.startswith("assert "):
+        return own
+    depth = len(lines[number]) - len(lines[number].lstrip())
+    for start in range(number - 1, max(-1, number - 2 * REACH), -1):
+        line = lines[start]
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and indent < depth:
+            if re.match(r"\s*(?:if|elif)\b", line):
+                return " ".join(part.strip() for part in lines[start : _end_of(lines, start, number)])
+            if line.lstrip().startswith(")"):  # the end of a condition that goes over several lines
+                continue
+            if not re.match(r"\s*(?:else|with|for|try|except)\b", line):
+                return ""
+            depth = indent
+    return ""
+
+
+def _end_of(lines: Sequence[str], start: int, number: int) -> int:
+    """Return the line behind a condition that goes over several lines."""
+    return next((at + 1 for at in range(start, number) if lines[at].rstrip().endswith(":")), start + 1)
 
 
 def added(before: Mapping[str, str], after: Mapping[str, str]) -> list[Refusal]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import json
 import re
 import sqlite3
 import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,13 @@ from doctor.rulebook.authoring.release_files import Releases, below_site, below_
 TEXTS = (".py", ".pyi", ".cpp", ".cc", ".cu", ".cuh", ".h", ".hpp", ".pyx")
 LARGEST = 600_000  # bytes of one file
 _WHOLE = 60 << 20  # archives up to this size are fetched in one request
-_LEFT_OUT = re.compile(r"(?:^|/)(?:tests?|third_?party|3rdparty|cutlass|examples?|benchmarks?|docs)/")
+_LEFT_OUT = re.compile(r"(?:^|/)(?:tests?|examples?|benchmarks?|docs)/")
+_OF_OTHERS = re.compile(r"(?:^|/)(?:third_?party|3rdparty|cutlass)/")  # modules are imported there; C++ is not ours
 _TABLES = """
 create table if not exists blob (digest text primary key, content blob);
 create table if not exists file (version text, path text, digest text, primary key (version, path));
 create table if not exists release (version text primary key, read integer);
+create table if not exists parsed (digest text primary key, content text);
 """
 
 
@@ -83,6 +86,18 @@ class Store:
     def paths(self, version: str) -> dict[str, str]:
         """Return path -> digest of the files of a release."""
         return dict(self._base.execute("select path, digest from file where version = ?", (version,)))
+
+    def parsed(self, digest: str, parse: Callable[[bytes], Any]) -> Any:
+        """Return what a content parses to, as JSON has it; each content is parsed once."""
+        row = self._base.execute("select content from parsed where digest = ?", (digest,)).fetchone()
+        if row is None:
+            row = (json.dumps(parse(self.content(digest)), separators=(",", ":")),)
+            self._base.execute("insert or replace into parsed values (?, ?)", (digest, row[0]))
+        return json.loads(row[0])
+
+    def save(self) -> None:
+        """Write what was parsed to the file."""
+        self._base.commit()
 
     def content(self, digest: str) -> bytes:
         """Return the content with a digest."""
@@ -164,11 +179,15 @@ def _of_sources(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _kept(path: str, size: int) -> bool:
-    return path.endswith(TEXTS) and size <= LARGEST and not _LEFT_OUT.search(path)
+    if not path.endswith(TEXTS) or size > LARGEST or _LEFT_OUT.search(path):
+        return False
+    return path.endswith(".py") or not _OF_OTHERS.search(path)
 
 
-def fill(store: Store, since: str = "0", clone: Path | None = None, jobs: int = 6) -> None:
-    """Bring a store up to date: every release from `since` on that is not in it."""
+def fill(
+    store: Store, since: str = "0", clone: Path | None = None, jobs: int = 6, only: Collection[str] | None = None
+) -> None:
+    """Bring a store up to date: every release from `since` on that is not in it, of these releases only."""
     if clone is not None:
         tags = tags_of(clone)
         store.note(tags)
@@ -178,7 +197,7 @@ def fill(store: Store, since: str = "0", clone: Path | None = None, jobs: int = 
         return
     files = published(store.package)
     store.note(files)
-    due = [version for version in _due(store, since) if version in files]
+    due = [version for version in _due(store, since) if version in files and (only is None or version in only)]
     with ThreadPoolExecutor(jobs) as pool:
         for start in range(0, len(due), jobs):
             some = due[start : start + jobs]

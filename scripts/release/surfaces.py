@@ -1,22 +1,21 @@
 """Read what modules of a release define and import at their top, from the archive that the package index serves.
 
-Nothing is installed or run. A large wheel is read by ranges: only its Python files are transferred.
+Nothing is installed or run. A large wheel is read by ranges: only its Python files are transferred. `Surface` reads a
+release from a store (`release_store.py`).
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import io
-import json
 import re
 import sys
 import tarfile
 import typing
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urljoin
 
 from packaging.version import Version
@@ -24,24 +23,82 @@ from packaging.version import Version
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import refresh_index
+from release_store import Store
 
 from doctor.rulebook.authoring.module_imports import imports_of
 
 _WHOLE = 40 << 20  # archives up to this size are fetched in one request
 _DYNAMIC = re.compile(r"__getattr__|_LazyModule|sys\.modules\[__name__\]|globals\(\)|lazy_import|attach\(")
-Parsed = tuple[list[str], list[str], bool, list[list[str]]]
 
 
-@dataclass
+class Parsed(NamedTuple):
+    """What is at the top of one module; names of modules as they are written."""
+
+    names: list[str]
+    stars: list[str]
+    dynamic: bool
+    imports: list[list[str]]
+
+
 class Surface:
-    """One release: its modules with their names, and what they import at their top without a guard."""
+    """One release: its modules with their names, and what they import at their top without a guard.
 
-    defines: dict[str, list[str]] = field(default_factory=dict)
-    stars: dict[str, list[str]] = field(default_factory=dict)
-    dynamic: list[str] = field(default_factory=list)
-    #: importing module -> (imported module, name or "", gate)
-    imports: dict[str, list[list[str]]] = field(default_factory=dict)
-    packages: list[str] = field(default_factory=list)  # modules that are an __init__.py
+    A module is parsed when it is asked for, and the store keeps the result: of most releases few modules matter.
+    """
+
+    def __init__(self, store: Store, version: str, roots: tuple[str, ...]) -> None:
+        """Take the modules below the roots (`trl`, `megatron.core`) of a release that the store has."""
+        self._store = store
+        self._files: dict[str, str] = {}  # module -> digest of its file
+        self.packages: set[str] = set()  # modules that are an __init__.py
+        folders = tuple(root.replace(".", "/") for root in roots)
+        for path, digest in store.paths(version).items():
+            path = path.removeprefix("src/").removeprefix("python/")
+            below = any(path.startswith(f"{folder}/") or path == f"{folder}.py" for folder in folders)
+            if below and path.endswith(".py") and not re.search(r"(?:^|/)tests?/", path):
+                name = path.removesuffix(".py").replace("/", ".")
+                if name.endswith(".__init__"):
+                    name = name.removesuffix(".__init__")
+                    self.packages.add(name)
+                self._files[name] = digest
+        self._anywhere: dict[str, bool] = {}
+
+    @property
+    def modules(self) -> Collection[str]:
+        """Every module of the release."""
+        return self._files.keys()
+
+    def _parsed(self, module: str) -> Parsed:
+        return Parsed(*self._store.parsed(self._files[module], _parse))
+
+    def names(self, module: str) -> Collection[str]:
+        """Return what a module defines or imports at its top; nothing where it cannot be parsed."""
+        return self._parsed(module).names
+
+    def stars(self, module: str) -> list[str]:
+        """Return the modules of which it imports every name."""
+        return [self._absolute(star, module) for star in self._parsed(module).stars]
+
+    def dynamic(self, module: str) -> bool:
+        """Whether a module may make names when it runs."""
+        return self._parsed(module).dynamic
+
+    def imports(self, module: str) -> list[list[str]]:
+        """Return what a module imports: module, name or "", gate."""
+        return [[self._absolute(name, module), what, gate] for name, what, gate in self._parsed(module).imports]
+
+    def anywhere(self, name: str) -> bool:
+        """Whether some module of the release has a name."""
+        if name not in self._anywhere:
+            word = name.encode()
+            self._anywhere[name] = any(
+                name in self.names(module) for module, digest in self._files.items()
+                if word in self._store.content(digest)
+            )  # fmt: skip
+        return self._anywhere[name]
+
+    def _absolute(self, name: str, module: str) -> str:
+        return _absolute(name, module if module in self.packages else module.rpartition(".")[0])
 
 
 def releases_of(package: str, since: str) -> dict[Version, dict]:
@@ -86,40 +143,6 @@ def python_files(item: dict, wanted: Callable[[str], bool]) -> Iterator[tuple[st
                 yield entry.filename, archive.read(entry)
 
 
-_parsed: dict[bytes, Parsed] = {}
-
-
-def surface_of(item: dict, roots: tuple[str, ...], wanted: Callable[[str], bool] | None = None) -> Surface:
-    """Read one release; of it only modules below the roots (`trl`, `megatron.core`)."""
-    folders = tuple(root.replace(".", "/") for root in roots)
-    surface = Surface()
-
-    def keep(path: str) -> bool:
-        if re.search(r"(?:^|/)tests?/", path):
-            return False
-        below = any(path.startswith(f"{folder}/") or path == f"{folder}.py" for folder in folders)
-        return below and (wanted is None or wanted(path))
-
-    for path, content in python_files(item, keep):
-        name = path.removesuffix(".py").replace("/", ".")
-        if name.endswith(".__init__"):
-            name = name.removesuffix(".__init__")
-            surface.packages.append(name)
-        parsed = _parse(content)
-        if parsed is None:
-            surface.dynamic.append(name)
-            continue
-        names, stars, dynamic, imports = parsed
-        surface.defines[name] = names
-        package = name if name in surface.packages else name.rpartition(".")[0]
-        if stars:
-            surface.stars[name] = [_absolute(star, package) for star in stars]
-        if dynamic:
-            surface.dynamic.append(name)
-        surface.imports[name] = [[_absolute(module, package), what, gate] for module, what, gate in imports]
-    return surface
-
-
 def _absolute(module: str, package: str) -> str:
     dots = len(module) - len(module.lstrip("."))
     if not dots:
@@ -129,19 +152,15 @@ def _absolute(module: str, package: str) -> str:
     return ".".join([*base, rest] if rest else base)
 
 
-def _parse(content: bytes) -> Parsed | None:
-    key = hashlib.sha1(content).digest()
-    if key not in _parsed:
-        try:
-            tree = ast.parse(content)
-        except (SyntaxError, ValueError):
-            return None
-        names, stars = set[str](), list[str]()
-        imports = [list(item) for item in imports_of(tree.body)]
-        _defined(tree.body, names, stars)
-        dynamic = bool(_DYNAMIC.search(content.decode("utf-8", "replace")))
-        _parsed[key] = (sorted(names), stars, dynamic, imports)
-    return _parsed[key]
+def _parse(content: bytes) -> Parsed:
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return Parsed([], [], True, [])
+    names, stars = set[str](), list[str]()
+    imports = [list(item) for item in imports_of(tree.body)]
+    _defined(tree.body, names, stars)
+    return Parsed(sorted(names), stars, bool(_DYNAMIC.search(content.decode("utf-8", "replace"))), imports)
 
 
 def _defined(body: list[ast.stmt], names: set[str], stars: list[str]) -> None:
@@ -169,24 +188,17 @@ def _defined(body: list[ast.stmt], names: set[str], stars: list[str]) -> None:
                 pass
 
 
-def stored(surface: Surface) -> bytes:
-    """Return the surface as JSON."""
-    return json.dumps(vars(surface), separators=(",", ":")).encode()
-
-
 class Names:
     """Answer whether a module of a release has a name; in a compiled package, a module with code for it has any."""
 
     def __init__(self, surface: Surface, *, compiled: bool = False) -> None:
         self._surface = surface
         self._compiled = compiled
-        self._dynamic = set(surface.dynamic)
-        self._anywhere = {name for names in surface.defines.values() for name in names}
 
     def has(self, module: str, name: str) -> bool:
         """Say whether `from module import name` (or `import module`) finds what it names."""
-        known = self._surface.defines
-        if module not in known and module not in self._dynamic:
+        known = self._surface.modules
+        if module not in known:
             return any(other.startswith(f"{module}.") for other in known) and (
                 not name or f"{module}.{name}" in known or any(o.startswith(f"{module}.{name}.") for o in known)
             )
@@ -196,12 +208,14 @@ class Names:
         if module in seen:
             return False
         seen.add(module)
-        if module in self._dynamic:
-            return self._compiled or name in self._anywhere
-        if name in self._surface.defines.get(module, ()):
+        if module not in self._surface.modules:
+            return False
+        if self._surface.dynamic(module):
+            return self._compiled or self._surface.anywhere(name)
+        if name in self._surface.names(module):
             return True
-        stars = self._surface.stars.get(module, [])
-        outside = any(star not in self._surface.defines and star not in self._dynamic for star in stars)
+        stars = self._surface.stars(module)
+        outside = any(star not in self._surface.modules for star in stars)
         return outside or any(self._bound(star, name, seen) for star in stars)
 
 

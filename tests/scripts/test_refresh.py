@@ -50,7 +50,8 @@ def scripts() -> Iterator[Mapping[str, ModuleType]]:
     sys.path.insert(0, folder)
     try:
         yield {name: importlib.import_module(name) for name in (
-            "refusals", "release_store", "find_proofs", "refresh", "refresh_tables", "refresh_messages")}  # fmt: skip
+            "refusals", "release_store", "find_proofs", "refresh", "refresh_tables", "refresh_messages", "surfaces",
+            "refresh_imports")}  # fmt: skip
     finally:
         sys.path.remove(folder)
 
@@ -218,3 +219,80 @@ def test_a_new_release_joins_the_record_of_messages(scripts: Mapping[str, Module
     earlier = messages.record_of({key: archives[key] for key in list(archives)[:2]})
     assert messages.record_of({Version("1.2"): archives[Version("1.2")]}, earlier=earlier) == whole
     assert [site[-1] for site in whole["sites"]] == ["2-2", "0-1"]
+
+
+MODULES = {
+    "thing/__init__.py": "from .models import Model\nfrom .lazy import *\n",
+    "thing/models.py": "import torch\nfrom other.parts import Part\nclass Model: ...\n",
+    "thing/lazy.py": "def __getattr__(name): ...\n",
+    "thing/unused.py": "from other.parts import Rest\nclass Late: ...\n",
+    "thing/broken.py": "def (\n",
+}
+
+
+def test_a_surface_parses_the_modules_that_are_asked_for(
+    scripts: Mapping[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surfaces = scripts["surfaces"]
+    parsed = []
+    monkeypatch.setattr(surfaces, "_parse", lambda text, parse=surfaces._parse: (parsed.append(text), parse(text))[1])
+    store = scripts["release_store"].Store(tmp_path, "thing")
+    for version in ("1.0", "1.1"):
+        store.add(version, [(path, text.encode()) for path, text in MODULES.items()])
+    for version in ("1.0", "1.1"):
+        surface = surfaces.Surface(store, version, ("thing",))
+        assert scripts["refresh_imports"].reached(surface, ("thing",)) == {"thing", "thing.models", "thing.lazy"}
+        assert ["other.parts", "Part", ""] in surface.imports("thing.models")
+    assert len(parsed) == 3, "each content once, of both releases, and none of the other modules"
+    names = surfaces.Names(surface)
+    asked = [("thing", "Model"), ("thing", "Late"), ("thing", "Nothing"), ("thing.broken", "Model"), ("thing.none", "")]
+    assert [names.has(*one) for one in asked] == [True, True, False, True, False]
+
+
+def test_python_of_third_parties_is_stored_and_their_cpp_is_not(scripts: Mapping[str, ModuleType]) -> None:
+    kept = scripts["release_store"]._kept
+    assert kept("verl/third_party/sglang/parallel_state.py", 9)
+    assert not kept("vllm/third_party/a.cu", 9)
+    assert not kept("thing/tests/test_a.py", 9)
+
+
+def test_a_run_that_was_ended_goes_on(scripts: Mapping[str, ModuleType], tmp_path: Path) -> None:
+    refresh, path = scripts["refresh"], tmp_path / "pending.json"
+    refresh.write_pending(path, {"thing": ["1.2"], "other": ["3.0"]}, done=())
+    new = {"thing": ["1.10"]}
+    refresh.take_pending(path, ["thing"], new)
+    assert new == {"thing": ["1.2", "1.10"]}, "releases that the run before put on record are looked at"
+    refresh.write_pending(path, {}, done=new)
+    left: dict[str, list[str]] = {}
+    refresh.take_pending(path, (), left)
+    assert left == {"other": ["3.0"]}
+
+
+GUARDED = """\
+def choose(head_size, capability):
+    if (
+        head_size > 256
+        and capability.major < 10
+    ):
+        logger.debug("x")
+        raise ValueError(
+            f"attention of head_size {head_size} needs compute capability 10.0"
+        )
+    if is_rocm():
+        raise ValueError("head_size is not supported by attention of aiter")
+    assert q.shape[-1] == head_size, "attention got a query of another head_size"
+    raise NotImplementedError("attention is never reached from here at all")
+"""
+
+
+def test_refusals_that_a_report_could_decide_come_first(scripts: Mapping[str, ModuleType]) -> None:
+    found = list(scripts["refusals"].refusals_in("thing/attention.py", GUARDED))
+    assert [one.guard for one in found] == [
+        "if ( head_size > 256 and capability.major < 10 ):", "if is_rocm():",
+        'assert q.shape[-1] == head_size, "attention got a query of another head_size"', "",
+    ]  # fmt: skip
+    assert [one.decidable for one in found] == [True, False, False, False]
+    lines = list(scripts["refresh"].refusal_lines("thing", found))
+    assert lines[0].startswith("### thing: 4, of which 1 depend")
+    assert lines[2].splitlines()[1].strip() == "`if ( head_size > 256 and capability.major < 10 ):`"
+    assert lines[-1] == "- others: `thing/attention.py` 3"
