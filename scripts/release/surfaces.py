@@ -43,7 +43,7 @@ class Parsed(NamedTuple):
 class Surface:
     """One release: its modules with their names, and what they import at their top without a guard.
 
-    A module is parsed when it is asked for, and the store keeps the result: of most releases few modules matter.
+    A module is parsed when it is requested, and the store keeps the result: of most releases few modules matter.
     """
 
     def __init__(self, store: Store, version: str, roots: tuple[str, ...]) -> None:

@@ -230,7 +230,7 @@ MODULES = {
 }
 
 
-def test_a_surface_parses_the_modules_that_are_asked_for(
+def test_a_surface_parses_the_modules_that_imports_reach(
     scripts: Mapping[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surfaces = scripts["surfaces"]
