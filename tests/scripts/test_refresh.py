@@ -245,8 +245,14 @@ def test_a_surface_parses_the_modules_that_imports_reach(
         assert ["other.parts", "Part", ""] in surface.imports("thing.models")
     assert len(parsed) == 3, "each content once, of both releases, and none of the other modules"
     names = surfaces.Names(surface)
-    asked = [("thing", "Model"), ("thing", "Late"), ("thing", "Nothing"), ("thing.broken", "Model"), ("thing.none", "")]
-    assert [names.has(*one) for one in asked] == [True, True, False, True, False]
+    wanted = [
+        ("thing", "Model"),
+        ("thing", "Late"),
+        ("thing", "Nothing"),
+        ("thing.broken", "Model"),
+        ("thing.none", ""),
+    ]
+    assert [names.has(*one) for one in wanted] == [True, True, False, True, False]
 
 
 def test_python_of_third_parties_is_stored_and_their_cpp_is_not(scripts: Mapping[str, ModuleType]) -> None:
