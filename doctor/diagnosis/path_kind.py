@@ -13,13 +13,12 @@ from doctor.errors import DoctorError
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.training.recipes import trainer_of
 from doctor.model import TextEnum
-from doctor.sources.manifests.detect import kind_of
+from doctor.sources.manifests.detect import is_manifest, kind_of
 from doctor.sources.printed_form import is_report
 from doctor.sources.workload.files import split_part
 from doctor.sources.workload.huggingface import workloads_of
-from doctor.sources.workload.recipes import read_job
+from doctor.sources.workload.recipes import job_config, read_job
 from doctor.util.reading import read_text
-from doctor.util.yaml_text import parse_document
 
 _FACTS_SUFFIXES = (".json", ".yaml", ".yml")
 _REPORT_SUFFIXES = ("", ".txt", ".md", ".log")
@@ -52,6 +51,8 @@ def kind_of_path(path: Path, trainers: Mapping[str, Trainer]) -> PathKind | None
         return PathKind.SCRIPT
     if suffix == ".json" and _is_read(workloads_of, path):
         return PathKind.MODEL
+    if suffix == ".toml" and not is_manifest(path) and _is_trainers(path, trainers):
+        return PathKind.WORKLOAD
     if suffix in _FACTS_SUFFIXES and (
         _is_trainers(path, trainers) or (not _holds_facts(path) and _is_read(read_job, path))
     ):
@@ -118,7 +119,7 @@ def _is_read(read: Any, path: Path) -> bool:
 def _is_trainers(path: Path, trainers: Mapping[str, Trainer]) -> bool:
     """Return whether a file is the config of a trainer or launcher: such a JSON file holds no facts."""
     try:
-        content, _ = parse_document(read_text(path, "file"), str(path))
+        content = job_config(path)
     except DoctorError:
         return False
     return isinstance(content, dict) and trainer_of(content, trainers) is not None

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from packaging.version import InvalidVersion
 
 from doctor.facts.derived.shapes import framework_of
+from doctor.facts.libraries.frameworks import caller_named
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Facts, NewRelease, Prediction
 from doctor.packages.index_file import index_head
@@ -63,7 +64,7 @@ def _unexamined(facts: Facts, predictions: Sequence[Prediction], rulebook: Ruleb
     job = [key for key in facts if key.startswith("workload.") and key not in _OF_JOB]
     if job and framework_of(facts) is None:
         yield "who computes the attention of this job is unknown (hint: `--set workload.framework=…`)"
-    elif job and not predictions:
+    elif job and not predictions and not caller_named(framework_of(facts)).without_attention:
         yield "which kernel computes the attention of this job is not predicted"
     trainer = rulebook.libraries.get(str(facts.value("workload.trainer")))
     if trainer is not None and all(facts.value(f"{name}.version") == ABSENT for name in trainer.distributions):

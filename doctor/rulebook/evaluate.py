@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from doctor.facts.derived.registry import follows_from_job
 from doctor.facts.vocabulary import term
 from doctor.model import (
     ABSENT,
@@ -23,7 +24,7 @@ from doctor.model import (
     Verdict,
 )
 
-from .backends import Predictor, order_that_counts
+from .backends import Predictor, not_called, order_that_counts
 from .conditions import Condition, parse_conditions
 from .messages import PLACEHOLDER, interpolate, message_of, missing_keys, unexamined
 from .reach import Way
@@ -105,7 +106,7 @@ def assess(
         holds = verdicts[rule.id] if rule.id in verdicts else rule_holds(rulebook, rule, known)
         if holds is False:
             continue
-        excluded = graph.excludes(rule, ways)
+        excluded = graph.excludes(rule, ways) or _of_other_calls(rulebook, rule, known)
         if holds:
             finding = _examined(finding_of(rule, known, rule.severity, message_of(rule, known)), rule, known)
             (unconcerned if excluded else findings).append(_reached(finding, graph.way_to(rule, ways)))
@@ -157,6 +158,19 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
     library = rulebook.by_prefix.get(prefix)
     prefill = known.value(library.choice["prefill"]) if library and "prefill" in library.choice else None
     return holds if f"{prefix}.{prefill}" in rule.fails_at_run else False
+
+
+def _of_other_calls(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool:
+    """Return whether a rule is about calls of a library that this job does not make: by words of these calls.
+
+    Such words follow from the job: the layout of TransformerEngine's calls says nothing of a job that calls flash-attn.
+    """
+    if not known.has_workload:
+        return False
+    keys = (leaf.key for leaf in rule.gate.leaves())
+    prefixes = {key.partition(".")[0] for key in keys if follows_from_job(key)}.intersection(rulebook.by_prefix)
+    called = [not not_called(rulebook.by_prefix[prefix], known) for prefix in prefixes]
+    return bool(called) and not any(called)
 
 
 def _reached(finding: Finding, way: Way | None) -> Finding:

@@ -158,6 +158,11 @@ TRAINER: Fields = {
         list_of(TEXTS), "options by which such a script is recognized: all of one group", "[[--model_name, --dataset]]"
     ),
     "reads_config_of_scripts": Field(BOOLEAN, "true: a script of the user's may take its config", "true"),
+    "signs": Field(
+        list_of(TEXTS),
+        "a config that has one name of each group, in any of its tables, belongs to it; its options count by their last name",
+        "[[model_path, model_name], [lr]]",
+    ),
     "takes_assignments": Field(BOOLEAN, "true: `key=value` is an option too", "true"),
     "needs": Field(
         table_of(TEXT, TEXTS), "option → its values with which the options say something", "{trainer: [fsdp]}"
@@ -200,6 +205,7 @@ FRAMEWORK: Fields = {
     "call": Field(TEXT, "the function that a job's own code calls", "acme_attn.attention"),
     "implementation": Field(TEXT, "the value of `attn_implementation` that means it", "sdpa"),
     "takes_attn_implementation": Field(BOOLEAN, "true: a job chooses its attention by that option", "true"),
+    "without_attention": Field(BOOLEAN, "true: such a job computes no attention, and nothing is predicted for it", "true"),
     "packages": Field(TEXTS, "the distributions of an environment for it, if the word names none", "[torch]"),
     "predicted_with": Field(
         DISTRIBUTION, "an environment with this package gets its backends predicted without a job", "acme-attn"

@@ -10,7 +10,7 @@ import pytest
 
 from doctor.api import diagnose, render
 from doctor.model import ABSENT
-from doctor.rulebook.evaluate import know
+from doctor.rulebook.evaluate import evaluate, know
 from doctor.sources.snapshot import parse_facts
 from tests.helpers.rulebook import builtin_rulebook
 
@@ -118,3 +118,15 @@ def test_a_library_calls_under_conditions_of_the_job_or_of_releases(name: str) -
         for when in callees.values():
             keys = set() if isinstance(when, str) else {leaf.key for leaf in when.leaves()}
             assert all(key.startswith("workload.") or key.endswith(".version") for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("framework", "concerned"), [("megatron", True), ("transformer_engine", True), ("flash_attn", False)]
+)
+def test_a_rule_on_the_calls_of_a_library_concerns_jobs_that_call_it(framework: str, concerned: bool) -> None:
+    """Packed rows without a padding mask fail in TransformerEngine: of a job that calls flash-attn that says nothing."""
+    facts = {"transformer-engine.version": "2.11.0", "torch.version": "2.10.0", "gpu.sm": "9.0"}
+    job = {"framework": framework, "qkv_layout": "thd_thd_thd", "mask": "causal", "training": True}
+    found = evaluate(builtin_rulebook(), parse_facts(json.dumps({"facts": facts, "workload": job}), "x"))
+    assert ("TE644" in {item.rule for item in found.findings}) is concerned
+    assert ("TE644" in {item.rule for item in found.unconcerned}) is not concerned

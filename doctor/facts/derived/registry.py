@@ -7,7 +7,7 @@ rearranges what is known (`workload.head_dims_equal`), so that the condition lan
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, NamedTuple
 
 from doctor.facts.kinds import BOOLEAN, FactKind
@@ -25,6 +25,7 @@ class Derivation(NamedTuple):
 
 
 DERIVATIONS: dict[str, Derivation] = {}
+_JOB = "workload."
 
 
 def derived(
@@ -43,6 +44,16 @@ def derived(
         return compute
 
     return register
+
+
+@cache
+def follows_from_job(key: str) -> bool:
+    """Return whether a fact outside the workload is computed from words of the workload."""
+    derivation = DERIVATIONS.get(key)
+    if derivation is None or key.startswith(_JOB):
+        return False
+    sources = (*derivation.needs, *derivation.uses)
+    return any(source.startswith(_JOB) or follows_from_job(source) for source in sources)
 
 
 def shape(

@@ -33,6 +33,7 @@ class Framework(NamedTuple):
     takes_attn_implementation: bool = False  # a job chooses its attention by that option
     implementation: str = ""  # the value of that option that calls this framework
     server: Server | None = None  # how it is started, where it is a server
+    without_attention: bool = False  # such a job computes no attention that it states
     calls: Mapping[str, str] = {}  # its option for backends -> the framework that computes attention then
 
     @property
@@ -101,7 +102,7 @@ _SPELLINGS_ALONE = frozenset(("word", "spellings"))
 
 def _framework(row: Mapping[str, Any]) -> Framework:
     own: dict[str, Any] = {key: row[key] for key in _TEXTS if key in row}
-    own |= {key: flag(row, key) for key in ("sequence_first", "takes_attn_implementation")}
+    own |= {key: flag(row, key) for key in ("sequence_first", "takes_attn_implementation", "without_attention")}
     own |= {key: tuple(row.get(key, ())) for key in ("spellings", "packages", "matrix")}
     if "server" in row:
         own["server"] = server_of(row["server"])

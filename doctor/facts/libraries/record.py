@@ -61,6 +61,7 @@ class Trainer(NamedTuple):
     script_options: tuple[tuple[str, ...], ...] = ()  # by which such a script is recognized: all of one group
     reads_config_of_scripts: bool = False  # a script of the user's may take its config
     takes_assignments: bool = False  # `key=value` is an option too
+    signs: tuple[tuple[str, ...], ...] = ()  # any table of a config with one name of each group has its options
     needs: Mapping[str, tuple[str, ...]] = MappingProxyType(
         {}
     )  # option -> its values with which the options say something
@@ -108,6 +109,7 @@ def _trainer(body: Mapping[str, Any]) -> Trainer:
         programs=_lists(body.get("programs")), modules=tuple(body.get("modules", ())),
         scripts=tuple(body.get("scripts", ())), launchers=tuple(body.get("launchers", ())),
         script_options=tuple(map(tuple, body.get("script_options", ()))),
+        signs=tuple(map(tuple, body.get("signs", ()))),
         reads_config_of_scripts=flag(body, "reads_config_of_scripts"),
         takes_assignments=flag(body, "takes_assignments"), needs=_lists(body.get("needs")),
         alone=option_table(body.get("alone")), options=option_table(body.get("options")),

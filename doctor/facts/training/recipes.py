@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
 
+from . import any_table
+from .any_table import flattened, is_job
 from .options import Options, ReadConfig, Statement, stated
 from .readings import read_all
 
@@ -18,7 +20,29 @@ def trainer_of(config: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Tr
     for trainer in trainers.values():
         if all(key in config for key in trainer.config_all) and any(key in config for key in trainer.config_any):
             return trainer
-    return trainer_by_options(command_options(config), trainers)
+    return trainer_by_options(command_options(config), trainers) or _trainer_by_signs(config, trainers)
+
+
+def _trainer_by_signs(config: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Trainer | None:
+    """Return the trainer whose options the config of an unknown program has, in any of its tables."""
+    by_signs = [trainer for trainer in trainers.values() if trainer.signs]
+    options = flattened(config) if by_signs else {}
+    return next((trainer for trainer in by_signs if is_job(trainer, options)), None)
+
+
+def options_in(trainer: Trainer, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a trainer that a config states."""
+    return flattened(config) if trainer.signs else command_options(config) or config
+
+
+def by_names_of(trainer: Trainer, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a command as the trainer names them: by their last name where any table may have them."""
+    return {name.rpartition(".")[2]: value for name, value in given.items()} if trainer.signs else given
+
+
+def read_names(trainer: Trainer, config: Mapping[str, Any], found: Iterable[Statement]) -> Iterator[str]:
+    """Yield the names of options that were read, as the config has them."""
+    yield from (any_table.read_names(trainer, config, found) if trainer.signs else (one.option for one in found))
 
 
 def command_options(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,11 @@ class UnknownKind(DoctorError):
     """The file has a format that no reader knows."""
 
 
+def is_manifest(path: Path) -> bool:
+    """Return whether the name of a file is that of a manifest."""
+    return any(re.fullmatch(pattern, path.name.lower()) for pattern, _ in _FORMATS)
+
+
 def kind_of(path: Path, text: str) -> ManifestKind:
     """Return the format of a file; UnknownKind where no reader knows it."""
     name = path.name.lower()

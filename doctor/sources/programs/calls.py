@@ -12,6 +12,7 @@ from doctor.facts.libraries.record import Trainer
 from .values import Dotted, Value
 
 ANY = "*"  # in `values`: any value that is given and is not None
+NOT_GIVEN = "absent"  # in `values`: the argument is not given
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def stated(row: CallRow, given: Mapping[str, Value]) -> Iterator[tuple[str, Any,
     for name, meanings in row.values.items():
         value = given.get(name)
         if value is None:
+            yield from ((key, fixed, True, name) for key, fixed in meanings.get(NOT_GIVEN, {}).items())
             continue
         text = text_of(value.value) if value.known else None
         if text is None and ANY not in meanings:

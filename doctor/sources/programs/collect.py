@@ -65,6 +65,7 @@ class Collector:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.calls: list[Call] = []
+        self.named: list[Call] = []  # classes and functions that are named and not called here, as calls
         self._tests: tuple[Test, ...] = ()
         self.set: list[tuple[ast.expr, ast.expr, int]] = []  # os.environ[key] = value, and the line
 
@@ -108,8 +109,13 @@ class Collector:
                 self._child(child, scope)
 
     def _expression(self, node: ast.expr, scope: Scope) -> None:
-        for inner in ast.walk(node):
+        called = set()
+        for inner in ast.walk(node):  # a call comes before what it calls
+            if isinstance(inner, ast.Attribute) and inner not in called:
+                made = ast.copy_location(ast.Call(inner, [], []), inner)
+                self.named.append(Call(made, scope, self._tests))
             if isinstance(inner, ast.Call):
+                called.add(inner.func)
                 self.calls.append(Call(inner, scope, self._tests))
                 self._argument(inner)
             elif isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):

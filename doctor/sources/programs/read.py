@@ -78,10 +78,23 @@ def read_program(
     decided = (fact for key, items in groups.items() if (fact := _decided(key, items, path)) is not None)
     facts = {fact.key: fact for fact in decided}
     facts.update((fact.key, fact) for fact in joined((*([facts[KEY]] if KEY in facts else ()), *unread)))
+    if not any(key in facts for key in _CALLERS):
+        facts.update(_of_named(found, names, table, path))
     if follows and not any(key in facts for key in _CALLERS):
         facts = {**{fact.key: fact for fact in _of_modules(path, names, watch)}, **facts}
     modules = {name.partition(".")[0] for name in names.imported.values() if not name.startswith(".")}
     return Program((*facts.values(), *variables), tuple(sorted(modules)))
+
+
+def _of_named(found: Collector, names: Names, table: CallTable, path: Path) -> Iterator[tuple[str, Fact]]:
+    """Yield who computes attention by classes that are named, and called elsewhere: `{"layer": TransformerLayer}`."""
+    said = [item for call in found.named for item in _of_call(call, names, table) if item.key in _CALLERS]
+    best = max((item.rank for item in said), default=0)
+    assumed = [item._replace(assumed=True) for item in said if item.rank == best and best >= 0]
+    for key in _CALLERS:
+        items = [item for item in assumed if item.key == key]
+        if items and (fact := _decided(key, items, path)) is not None:
+            yield key, fact
 
 
 def _of_modules(path: Path, names: Names, watch: Watch) -> Iterator[Fact]:

@@ -162,7 +162,8 @@ def test_a_class_of_the_program_is_its_base_with_the_arguments_of_its_constructo
 
 def test_what_the_rules_are_not_about_is_said() -> None:
     text = "import transformer_engine.jax.flax as te\nlayer = te.TransformerLayer(hidden_size=64)\n"
-    assert stated(text) == {"not_understood": ("attention of JAX",)}
+    assert stated(text) == {"framework": "transformer_engine_jax"}
+    assert stated("import jax\nstep = jax.jit(lambda x: x)\n") == {"framework": "jax"}
 
 
 def test_own_modules_say_who_computes_attention_where_the_program_does_not(tmp_path: Path) -> None:
@@ -214,3 +215,25 @@ def test_modules_that_a_program_imports() -> None:
         "flash_attn",
         "torch",
     )
+
+
+def test_a_class_that_is_named_says_who_computes_attention() -> None:
+    text = "import transformer_engine.pytorch as te\nLAYERS = {'linear': te.Linear, 'layer': te.TransformerLayer}\n"
+    assert stated(f"{text}LAYERS[name](64)\n")["framework"] == "transformer_engine"
+    assert stated(f"{text}te.DotProductAttention(8, 64)\n")["framework"] == "transformer_engine"
+
+
+def test_layers_without_attention_and_those_of_jax_are_not_the_attention_of_torch() -> None:
+    torch, jax = "import transformer_engine.pytorch as te\n", "import transformer_engine.jax as te\n"
+    assert stated(f"{torch}te.Linear(8, 8)\n")["framework"] == "transformer_engine_layers"
+    assert stated(f"{torch}te.Linear(8, 8)\nte.DotProductAttention(8, 64)\n")["framework"] == "transformer_engine"
+    found = stated(f"{jax}te.flax.DotProductAttention(head_dim=64, num_attention_heads=8, attn_mask_type='causal')\n")
+    assert (found["framework"], found["head_dim_qk"], found["mask"]) == ("transformer_engine_jax", 64, "causal")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("model_registry('8B')", "flex_attention"), ("model_registry('8B', attn_backend='varlen')", "torch_sdpa")],
+)
+def test_an_argument_that_is_not_given_has_its_default(text: str, expected: str) -> None:
+    assert stated(f"from torchtitan.models.llama3 import model_registry\n{text}\n")["framework"] == expected

@@ -162,9 +162,12 @@ METRICS: [lm loss]
     assert found == {
         "framework": "megatron", "head_dim_qk": 64, "head_dim_v": 64, "num_heads": 8, "num_kv_heads": 8,
         "dropout": 0.1, "dtype": "bfloat16", "moe_grouped_gemm": False, "env.NVTE_FUSED_ATTN": "0",
+        "trainer": "megatron.lm",
     }  # fmt: skip
     local = read(tmp_path, text.replace("transformer_engine", "local"))
-    assert local["not_understood"] == ("transformer_impl=local",)
+    assert (local["framework"], local["num_heads"]) == ("megatron_local", 8)
+    other = read(tmp_path, text.replace("transformer_engine", "kitchen"))
+    assert other["not_understood"] == ("transformer_impl=kitchen",)
 
 
 def test_a_deepspeed_config_without_zero_is_stage_0(tmp_path):
@@ -255,3 +258,67 @@ def test_values_of_another_kind_state_nothing(tmp_path, value):
         known = {line.partition(":")[0] for line in start.splitlines()}
         text = start + "".join(f"{name}: {value}\n" for name in sorted(names - known))
         assert "batch_size" not in read(tmp_path, text)
+
+
+NESTED = """defaults: base.yaml
+actor_train:
+  model_args: {attn_implementation: fa2, dtype: "${precision}"}
+  training_args: {learning_rate: 1e-6, per_device_train_batch_size: 2}
+actor_infer:
+  model_args: {attn_implementation: flash_attention_3}
+reference: {model_args: {attn_implementation: fa2}}
+dtensor_cfg: {enabled: false, context_parallel_size: 8}
+"""
+
+
+def test_the_config_of_an_unknown_program_is_read_in_any_table_on_top_of_its_base(tmp_path):
+    """A trainer that no library describes nests its options, and names the file that it builds on."""
+    (tmp_path / "base.yaml").write_text("precision: bf16\npretrain: some/model\nsequence_length: 4096\n")
+    assert read(tmp_path, NESTED) == {
+        "framework": "transformers", "training": True, "trainer": "any_table", "finetuning": "full",
+        "attn_implementation": "flash_attention_2",
+        "dtype": "bfloat16", "batch_size": 2, "seq_len_q": 4096, "seq_len_kv": 4096,
+        "not_understood": ("actor_infer.model_args.attn_implementation=flash_attention_3",),
+    }  # fmt: skip
+    assert job_of(tmp_path / "job.yaml")["workload.attn_implementation"].source == "job.yaml:3: attn_implementation"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("megatron_cfg: {enabled: true}", "megatron"),
+        ("megatron_cfg: {enabled: false}", "transformers"),
+        ("strategy_args: {strategy_name: megatron_train}", "megatron"),
+        ("attn_impl: xformers", "xformers"),
+    ],
+)
+def test_who_computes_attention_in_the_config_of_an_unknown_program(tmp_path, text, expected):
+    assert read(tmp_path, f"model_path: x\nlr: 1\nbatch_size: 2\n{text}\n")["framework"] == expected
+
+
+def test_two_tables_that_differ_leave_an_option_unknown(tmp_path):
+    text = "model_path: x\nlr: 1\nbatch_size: 2\none: {attn_implementation: sdpa}\ntwo: {attn_implementation: eager}\n"
+    assert read(tmp_path, text)["attn_implementation"] is None
+
+
+@pytest.mark.parametrize(
+    "text", ["defaults: job.yaml\n", "defaults: [job, ../job]\n", "lr: ${lr}\n", "a: ${b}\nb: ${a}\n"]
+)
+def test_bases_and_pointers_in_a_circle_end(tmp_path, text):
+    assert read(tmp_path, f"{text}model_path: x\noptimizer: y\nmicro_batch_size: 2\n")["batch_size"] == 2
+
+
+def test_a_group_of_defaults_fills_its_table(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "small.yaml").write_text("attn_implementation: sdpa\n")
+    text = "defaults: [_self_, {model: small}]\nmodel: {name_or_path: x}\nlr: 1\nbatch_size: 2\n"
+    assert read(tmp_path, text)["attn_implementation"] == "sdpa"
+
+
+def test_a_job_in_toml(tmp_path):
+    tables = ("[job]", "[model]", "name='llama3'", "[training]", "seq_len=8192", "local_batch_size=1", "[parallelism]")
+    text = "\n".join((*tables, "context_parallel_degree=2", ""))
+    found = read(tmp_path, text, "job.toml")
+    assert {key: found[key] for key in ("framework", "trainer", "batch_size", "cp_size", "seq_len_q")} == {
+        "framework": "torch_sdpa", "trainer": "torchtitan", "batch_size": 1, "cp_size": 2, "seq_len_q": 8192,
+    }  # fmt: skip

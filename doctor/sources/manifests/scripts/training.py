@@ -13,8 +13,17 @@ from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.facts.libraries.record import Trainer
+from doctor.facts.training.config_bases import reader_next_to, with_bases
 from doctor.facts.training.options import LATER, ReadConfig, Statement
-from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_by_options, trainer_of, unmet
+from doctor.facts.training.recipes import (
+    by_names_of,
+    fact_of,
+    options_in,
+    recipe_statements,
+    trainer_by_options,
+    trainer_of,
+    unmet,
+)
 from doctor.model import Fact
 from doctor.sources.attention_options import joined, not_understood, unread
 from doctor.sources.variables import UNKNOWN
@@ -58,18 +67,18 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find, trainers
 
     naming = (one.config_option for one in ((start.trainer,) if start.trainer else trainers.values()))
     named = next((given[name] for name in naming if name and isinstance(given.get(name), str)), config)
-    base = _parsed(find(named)) if isinstance(named, str) and UNKNOWN not in named else None
+    base = _config(named, read) if isinstance(named, str) and UNKNOWN not in named else None
     trainer = start.trainer or _trainer(start.name, given, base, trainers)
     if trainer is None:
         return []
-    statements = recipe_statements(trainer, {**(base or {}), **given}, read, start.name)
+    options = {**(options_in(trainer, base) if base else {}), **by_names_of(trainer, given)}
+    statements = recipe_statements(trainer, options, read, start.name)
     if start.name in _METHODS:
         statements.append(Statement("training_method", start.name, start.name))
     stated = {statement.word for statement in statements if not statement.assumed}
     launcher = [found for found in _launcher(words[: start.at], read, trainers) if found.word not in stated]
     statements = [found for found in statements if found.word not in {other.word for other in launcher}]
     both = (*statements, *launcher)
-    options = {**(base or {}), **given}
     left = not_understood(options, (found.option for found in both), place, _values(both))
     left = joined((*left, *unread(unmet(trainer, options), place)))
     return [*(_fact(found, lines, place, str(named or "")) for found in both), *left]
@@ -174,6 +183,12 @@ def _launcher(words: Sequence[LineWord], read: ReadConfig, trainers: Trainers) -
         config = read(named) if isinstance(named, str) else None
         if config is not None:
             yield from recipe_statements(trainer, config, read)
+
+
+def _config(name: str, read: ReadConfig) -> Mapping[str, Any] | None:
+    """Return a config that a command names, on top of the files that it builds on."""
+    own = read(name)
+    return None if own is None else with_bases(own, reader_next_to(name, read))
 
 
 def _parsed(found: tuple[Path, str] | None) -> Mapping[str, Any] | None:
