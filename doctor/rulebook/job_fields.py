@@ -72,7 +72,7 @@ SCRIPT_CALL: Fields = {
     ),
     "values": Field(
         table_of(TEXT, table_of(TEXT, table_of(FACT_KEY, FACT_VALUE, or_empty=True), "value → facts")),
-        'argument → what its values state; `"*"` is any value',
+        'argument → what its values state; `"*"` is any value, `absent` none',
         '{is_causal: {"true": {workload.mask: causal}}}',
     ),
     "positional": Field(TEXTS, "names of the arguments without one", "[query, key, value]"),
@@ -178,7 +178,9 @@ TRAINER: Fields = {
 SERVER: Fields = {
     "title": TITLE,
     "package": Field(DISTRIBUTION, "its distribution", "acme-serve", True),
-    "programs": Field(table_of(TEXT, TEXT), "program → its command that serves", "{acme: serve}"),
+    "programs": Field(
+        table_of(TEXT, TEXT), 'program → its command that serves, `"*"` where it does nothing else', "{acme: serve}"
+    ),
     "modules": Field(list_of(PATTERN), "modules after `-m`", "['acme\\.launch']"),
     "images": Field(
         table_of(TEXT, list_of(TEXT, or_empty=True)),
@@ -190,6 +192,7 @@ SERVER: Fields = {
         "what each option states; `switch` and `off` have a form with `--no-`, `draft` is a model that speculates",
         "{--attention-backend: {attention_backend_option: text}}",
     ),
+    "config_options": Field(TEXTS, "options that name a file of further options", "[--config]"),
     "json_options": Field(
         table_of(TEXT, options_of(SERVER_OPTION_KINDS), "option → members, as `options`"),
         "options that take JSON: what its members state",
@@ -205,7 +208,9 @@ FRAMEWORK: Fields = {
     "call": Field(TEXT, "the function that a job's own code calls", "acme_attn.attention"),
     "implementation": Field(TEXT, "the value of `attn_implementation` that means it", "sdpa"),
     "takes_attn_implementation": Field(BOOLEAN, "true: a job chooses its attention by that option", "true"),
-    "without_attention": Field(BOOLEAN, "true: such a job computes no attention, and nothing is predicted for it", "true"),
+    "without_attention": Field(
+        BOOLEAN, "true: such a job computes no attention, and nothing is predicted for it", "true"
+    ),
     "packages": Field(TEXTS, "the distributions of an environment for it, if the word names none", "[torch]"),
     "predicted_with": Field(
         DISTRIBUTION, "an environment with this package gets its backends predicted without a job", "acme-attn"

@@ -20,10 +20,11 @@ class Server(NamedTuple):
 
     title: str
     package: str
-    programs: Mapping[str, str] = {}  # program -> its command that serves
+    programs: Mapping[str, str] = {}  # program -> its command that serves, `*` where it does nothing else
     modules: tuple[str, ...] = ()  # patterns of modules after `-m`
     images: Mapping[str, tuple[str, ...]] = {}  # container image -> the command that it runs
     options: OptionTable = MappingProxyType({})
+    config_options: tuple[str, ...] = ()  # options that name a file with other options
     json_options: Mapping[str, OptionTable] = {}  # option that takes JSON -> what its members say
 
     def knows(self, option: str) -> bool:
@@ -40,6 +41,7 @@ def server_of(row: Mapping[str, Any]) -> Server:
         tuple(row.get("modules", ())),
         {image: tuple(words) for image, words in row.get("images", {}).items()},
         option_table(row.get("options")),
+        tuple(row.get("config_options", ())),
         {option: option_table(members) for option, members in row.get("json_options", {}).items()},
     )
 

@@ -34,14 +34,20 @@ def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def places(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the option of the trained part -> where the config has it."""
+    return {path[-1]: path for path, _ in _leaves(config, (), 0)}
+
+
 def read_names(trainer: Trainer, config: Mapping[str, Any], found: Iterable[Statement]) -> Iterator[str]:
     """Yield the full names of the options of which `found` has what they say, in every part of a config."""
     statements = tuple(found)
     names = {statement.option for statement in statements}
     said = {(statement.word, statement.value) for statement in statements if isinstance(statement.value, (str, bool))}
+    trained = {path for path, _ in _leaves(config, (), 0)}
     for path, value in _every_leaf(config, ()):
         own = stated(Options({path[-1]: value}), trainer.options) if path[-1] in trainer.options else ()
-        if path[-1] in names or any((one.word, one.value) in said for one in own):
+        if (path in trained and path[-1] in names) or any((one.word, one.value) in said for one in own):
             yield ".".join(path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.training import any_table
 from doctor.facts.training.config_bases import builds_on_others, with_bases
 from doctor.facts.training.options import ReadConfig
 from doctor.facts.training.recipes import (
@@ -38,7 +39,7 @@ def read_job(path: Path, watch: Watch | None = None) -> Facts:
     if trainer is None or watch is None:
         return workload_of(path, own, lines)
     options = options_in(trainer, config)
-    places = {at[-1].lstrip("-").replace("-", "_"): line for at, line in lines.items() if at}
+    places = _places(config, lines, nested=bool(trainer.signs))
 
     def source(option: str) -> str:
         line = lines.get((option,)) or places.get(option)
@@ -51,6 +52,13 @@ def read_job(path: Path, watch: Watch | None = None) -> Facts:
     left = joined((*left, *unread(unmet(trainer, options), path.name)))
     variables = _variables(config, path.name, watch) if options is not config else ()
     return Facts([*(fact_of(statement, source(statement.option)) for statement in found), *left, *variables])
+
+
+def _places(config: Mapping[str, Any], lines: Lines, *, nested: bool) -> Mapping[str, int]:
+    """Return the line of each option by its last name; of nested tables, in the part that is trained."""
+    if nested:
+        return {name: lines[at] for name, at in any_table.places(config).items() if at in lines}
+    return {at[-1].lstrip("-").replace("-", "_"): line for at, line in lines.items() if at}
 
 
 def job_config(path: Path) -> Any:

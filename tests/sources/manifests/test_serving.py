@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from doctor.sources.manifests.scripts.interpreter import Script
+from tests.helpers.watches import built_in_watch
+
 COMPOSE = """services:
   web:
     image: nginx
@@ -112,3 +115,45 @@ def test_a_folder_counts_servers_of_its_environment(write, read):
     assert words(read({"requirements.txt": "torch==2.8.0\n"}, only=["."])) == {}
     serving = read({"requirements.txt": "torch==2.8.0\nvllm==0.11.0\n"}, only=["."])
     assert words(serving)["kv_cache_dtype"] == "fp8"
+
+
+CONFIG = """attention-backend: FLASHINFER
+kv-cache-dtype: fp8
+enforce-eager: true
+enable-prefix-caching: false
+"""
+
+
+def served_by(tmp_path, command):
+    found = Script(tmp_path / "serve.sh", command, built_in_watch())
+    found.run(command, 1)
+    return {key.removeprefix("workload."): fact.value for key, fact in found.served.items()}
+
+
+def test_the_file_of_options_that_a_server_takes_is_read(tmp_path):
+    """`vllm serve --config x.yaml` had nothing but the framework; what the command gives itself counts first."""
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    assert served_by(tmp_path, "vllm serve --config x.yaml --kv-cache-dtype auto\n") == {
+        "framework": "vllm", "training": False, "attention_backend_option": "FLASHINFER", "kv_cache_dtype": "auto",
+        "enforce_eager": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("trtllm-serve some/model --tp_size 8 --extra_llm_api_options more.yaml",
+         {"framework": "tensorrt_llm", "tensor_parallel_size": 8, "attention_backend_option": "FLASHINFER",
+          "kv_cache_dtype": "fp8", "block_size": 32, "speculative_algorithm": "MTP",
+          "not_understood": ("enable_attention_dp=true",)}),
+        ("lmdeploy serve api_server some/model --quant-policy 8 --tp 2 --cp 2",
+         {"framework": "lmdeploy", "tensor_parallel_size": 2, "kv_cache_dtype": "int8",
+          "decode_context_parallel_size": 2}),
+    ],
+)  # fmt: skip
+def test_servers_of_other_libraries(tmp_path, command, expected):
+    (tmp_path / "more.yaml").write_text(
+        "attn_backend: FLASHINFER\nenable_attention_dp: true\nkv_cache_config: {dtype: fp8, tokens_per_block: 32}\n"
+        "speculative_config: {decoding_type: MTP}\n"
+    )
+    assert served_by(tmp_path, f"{command}\n") == {"training": False, **expected}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from doctor.sources.manifests.scripts.interpreter import Script
+from tests.helpers.watches import built_in_watch
+
 MEGATRON = """GPUS=8
 MODEL=(
     --num-layers 32   # Llama 8B
@@ -38,6 +41,7 @@ EXTRA_ARGS=(--bf16 --micro-batch-size $BATCH)
 """
 UNKNOWN_PROGRAM = "${LAUNCHER} ${PROGRAM} --num-layers 2 --hidden-size 512 --num-attention-heads 8\n"
 MODEL_WORDS = {
+    "trainer": "megatron.lm",
     "framework": "megatron", "head_dim_qk": 64, "head_dim_v": 64, "num_heads": 8, "num_kv_heads": 8, "dropout": 0.1,
     "moe_grouped_gemm": False,
 }  # fmt: skip
@@ -92,6 +96,7 @@ def words(declaration):
     ("text", "expected"),
     [
         (MEGATRON, {
+            "trainer": "megatron.lm",
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 32, "num_kv_heads": 8,
             "seq_len_q": 8192, "seq_len_kv": 8192, "dropout": 0.0, "window": (4096, 0), "cp_size": 2,
             "cp_comm_type": "all_gather", "dtype": "bfloat16", "batch_size": 1, "attention_backend": "fused",
@@ -99,27 +104,38 @@ def words(declaration):
             "dataloader_mask": False, "cross_entropy_fusion": "te", "moe_grouped_gemm": False,
         }),
         (LATENT, {
+            "trainer": "megatron.lm",
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "moe_grouped_gemm": False,
             "dataloader_mask": True,
         }),
         (LATENT.rstrip() + " --fp4-format e2m1\n", {
+            "trainer": "megatron.lm",
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "moe_grouped_gemm": False,
             "dataloader_mask": True,
             "fp8": True, "fp8_recipe": "nvfp4",
         }),
         (LATENT.rstrip() + " --reset-attention-mask\n", {
+            "trainer": "megatron.lm",
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "moe_grouped_gemm": False,
             "dataloader_mask": True,
             "reset_attention_mask": True,
         }),
         (LATENT.rstrip() + " --sft\n", {
+            "trainer": "megatron.lm",
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "moe_grouped_gemm": False,
         }),
-        (LOCAL, {"not_understood": ("transformer_impl=local",)}),
+        (LOCAL.replace("local", "kitchen"), {
+            "trainer": "megatron.lm", "not_understood": ("transformer_impl=kitchen",),
+        }),
+        (LOCAL, {
+            "framework": "megatron_local", "trainer": "megatron.lm", "head_dim_qk": 32, "head_dim_v": 32,
+            "num_heads": 2, "num_kv_heads": 2, "dropout": 0.1, "mask": "causal", "dataloader_mask": True,
+            "moe_grouped_gemm": False,
+        }),
         (MODULE, MODEL_WORDS),
         (IN_SHELL, MODEL_WORDS),
         (DEFAULT, {**TRAINED, "trainer": "verl", "finetuning": "full", "liger_kernel": False}),
@@ -241,3 +257,43 @@ def test_the_program_of_a_command_is_read_with_its_options(read, command, expect
     found = facts["workload.attn_implementation"]
     assert (found.value, found.assumed) == (expected, assumed)
     assert facts["workload.dtype"].value == "float16"
+
+
+OWN_PROGRAM = "from transformers import AutoModel\nAutoModel.from_pretrained('m', attn_implementation='sdpa')\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc_per_node=8 own.py", "torchrun --standalone own.py", "accelerate launch --multi_gpu own.py",
+        "deepspeed --no_local_rank own.py", "torchrun --nproc_per_node ${1:-8} own.py", "bash inner.sh own.py 8",
+        "./inner.sh own.py",
+    ],
+)  # fmt: skip
+def test_the_program_after_the_options_of_a_launcher_is_read(tmp_path, command):
+    """The most usual launch, `torchrun --nproc_per_node=8 train.py`, was taken for the value of an option."""
+    for name, text in {
+        "train.sh": f"{command}\n",
+        "own.py": OWN_PROGRAM,
+        "inner.sh": "python -u $1 --x ${2:-4}\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = Script(tmp_path / "train.sh", f"{command}\n", built_in_watch())
+    found.run(f"{command}\n", 1)
+    assert found.served["workload.attn_implementation"].value == "sdpa"
+
+
+def test_a_python_file_as_the_value_of_an_option_is_no_program(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_PROGRAM)
+    for command in ("serve --config own.py\n", "python main.py --config own.py\n"):
+        found = Script(tmp_path / "train.sh", command, built_in_watch())
+        found.run(command, 1)
+        assert not found.served
+
+
+def test_scripts_that_call_each_other_end(tmp_path):
+    for name, other in (("a.sh", "b.sh"), ("b.sh", "a.sh")):
+        (tmp_path / name).write_text(f"bash {other}\n")
+    found = Script(tmp_path / "a.sh", "bash b.sh\n", built_in_watch())
+    found.run("bash b.sh\n", 1)
+    assert not found.served

@@ -138,9 +138,11 @@ class _Stages:
                 break
             here = before
         start = command.get("ENTRYPOINT", [(self.stages[here].line, word) for word in default_command(base)])
-        outcome: dict[str, Fact] = {}
-        add_job(outcome, job_facts([*start, *command.get("CMD", [])], self.path, script.find, script.watch))
-        return tuple(outcome.values())
+        words = [*start, *command.get("CMD", [])]
+        runs = script.copy()
+        if not runs.run_file(words, certain=True):
+            add_job(runs.served, job_facts(words, self.path, script.find, script.watch))
+        return tuple(runs.served.values())
 
     def _words(self, instruction: Instruction, script: Script) -> list[tuple[int, str]]:
         text = exec_form(instruction.rest) if instruction.rest.lstrip().startswith("[") else instruction.rest

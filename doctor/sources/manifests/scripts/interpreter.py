@@ -46,6 +46,7 @@ _SYNCS = {
 }  # fmt: skip
 _CONTEXTS = ("docker", "dockerfiles", ".devcontainer", "containers", "container", "build", "scripts", "slurm", "jobs")
 _SHELLS = ("bash", "sh")
+_SCRIPT_FILE = re.compile(r"[^=]+\.(?:sh|bash)")
 MOST_SOURCED = 20  # files
 
 
@@ -186,6 +187,8 @@ class Script:
             return
         if name in _STARTS:
             self._start(words)
+        if self.run_file(words, certain=command.certain):
+            return
         self.serve(words, certain=command.certain)
         for line, key, value in own:
             if is_read(key, self.watch) and name not in _BUILDERS:
@@ -238,6 +241,26 @@ class Script:
         inner.variables, inner.exported, inner.environment = self.variables, self.exported, self.environment
         inner.served, inner.sourced, inner.top = self.served, self.sourced, self.top
         inner.run(found[1], 1)
+
+    def run_file(self, words: Sequence[LineWord], *, certain: bool) -> bool:
+        """Take the job of a project's script that a command runs in a shell of its own: `bash train.sh 8`."""
+        texts = [text for _, text in words]
+        shell = next((at for at, text in enumerate(texts) if text.rpartition("/")[2] in _SHELLS), None)
+        at = 0 if shell is None else shell + 1
+        while shell is not None and at < len(texts) and re.fullmatch(r"-[a-bd-zA-Z]+", texts[at]):
+            at += 1  # `bash -x`; `-c` takes a text
+        found = self.find(texts[at]) if at < len(texts) and _SCRIPT_FILE.fullmatch(texts[at]) else None
+        if found is None or len(self.sourced) >= MOST_SOURCED or str(found[0]) in self.sourced:
+            return False
+        self.sourced.append(str(found[0]))
+        inner = Script(*found, self.watch)
+        given = {str(number): text for number, text in enumerate(texts[at + 1 :], 1)}
+        inner.variables, inner.exported = ChainMap(dict(given), self.variables), ChainMap({}, self.exported)
+        inner.environment, inner.sourced, inner.top = self.environment, self.sourced, self.top
+        inner.run(found[1], 1)
+        inner.take_listed_options()
+        add_job(self.served, inner.served.values(), certain=certain)
+        return True
 
     def _modules(self, words: list[LineWord]) -> None:
         for line, text in words[1:]:

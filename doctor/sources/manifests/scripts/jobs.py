@@ -12,7 +12,7 @@ from doctor.sources.programs.read import read_program
 from doctor.sources.watch import Watch
 
 from .serving import serving_facts
-from .training import SCRIPT, Find, options_of, training_facts
+from .training import SCRIPT, Find, is_value, options_of, training_facts
 
 #: Text of a shell command, as in `sh -c "…"`, that may start one.
 STARTS_JOB = re.compile(r"\bserve\b|launch_server|api_server|train|\bsft\b|\bswift\b|\btrl\b|run_recipe")
@@ -23,7 +23,7 @@ def job_facts(words: Sequence[tuple[int, str]], file: Path, find: Find, watch: W
 
     What the program states itself counts before the options of the command, which are options of that program.
     """
-    if served := serving_facts(words, file):
+    if served := serving_facts(words, file, find):
         return served
     facts = {fact.key: fact for fact in training_facts(words, file, find, watch.trainers)}
     for fact in _of_program(words, find, watch):
@@ -35,7 +35,7 @@ def job_facts(words: Sequence[tuple[int, str]], file: Path, find: Find, watch: W
 def _of_program(words: Sequence[tuple[int, str]], find: Find, watch: Watch) -> tuple[Fact, ...]:
     """Return what the Python program of a command states, where the project has it."""
     for at, (_, text) in enumerate(words):
-        if SCRIPT.fullmatch(text) is None or not at or words[at - 1][1].startswith("--"):
+        if SCRIPT.fullmatch(text) is None or not at or is_value([word for _, word in words[: at + 1]], at):
             continue
         found = find(text)
         if found is None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
+from doctor.errors import DoctorError
 from doctor.facts.libraries.frameworks import servers
 from doctor.facts.libraries.record import OptionTable
 from doctor.facts.libraries.servers import Server, speculates_with
@@ -18,7 +20,12 @@ from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
 from doctor.sources.attention_options import not_understood
 from doctor.sources.variables import UNKNOWN
+from doctor.util.yaml_text import parse_document
 
+#: Returns (path, text) of a file that a command names.
+Find = Callable[[str], "tuple[Path, str] | None"]
+Given = tuple[int, str, "str | None"]  # line, option, value
+_DEEPEST = 3  # tables inside tables
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 
 
@@ -56,8 +63,11 @@ def add_job(served: dict[str, Fact], facts: Iterable[Fact], *, certain: bool = T
             served[key] = Fact(key, None, fact.source, problem=f"{fact.source} states it, another command does not")
 
 
-def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
-    """Return the facts of a command, as (line, word) pairs; empty unless it starts a server."""
+def serving_facts(words: Sequence[tuple[int, str]], file: object, find: Find | None = None) -> list[Fact]:
+    """Return the facts of a command, as (line, word) pairs; empty unless it starts a server.
+
+    find: opens the file of options that a command names; what the command gives itself counts before it.
+    """
     found = _server(words)
     if found is None:
         return []
@@ -69,8 +79,9 @@ def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
     }
     server = servers()[framework]
     unread: dict[str, str] = {}
-    for line, name, value in _given(words[start:]):
-        option = f"--{name[2:].replace('_', '-')}" if name.startswith("--") and "." not in name else name
+    given = list(_given(words[start:]))
+    for line, name, value in (*_of_configs(given, server, find), *given):
+        option = _normal(name)
         if not server.knows(option):
             unread[option] = "true" if value is None else value
         for key, text in _stated(option, value, server):
@@ -81,6 +92,36 @@ def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
     return [*facts.values(), *not_understood(unread, (), place)]
 
 
+def _normal(name: str) -> str:
+    """Return an option as the tables of libraries name it; of a table in JSON the names of members stay."""
+    first, dot, rest = name.partition(".")
+    return f"--{first[2:].replace('_', '-')}{dot}{rest}" if name.startswith("--") else name
+
+
+def _of_configs(given: Iterable[Given], server: Server, find: Find | None) -> Iterator[Given]:
+    """Yield the options that the files have which a command names."""
+    for line, name, value in given:
+        found = find(value) if find and value and _normal(name) in server.config_options else None
+        if found is None:
+            continue
+        try:
+            content = parse_document(found[1], str(found[0]))[0]
+        except DoctorError:
+            continue
+        for option, text in _flat(content, "--", 0):
+            yield line, option, text
+
+
+def _flat(content: object, start: str, depth: int) -> Iterator[tuple[str, str | None]]:
+    """Yield the options of a file; of one that is switched off, nothing."""
+    for key, value in content.items() if isinstance(content, Mapping) else ():
+        name = f"{start}{str(key).lstrip('-')}"
+        if isinstance(value, Mapping) and depth < _DEEPEST:
+            yield from _flat(value, f"{name}.", depth + 1)
+        elif isinstance(value, str) and value.lower() != "false":
+            yield name, None if value.lower() == "true" else value
+
+
 def _server(words: Sequence[tuple[int, str]]) -> tuple[str, int] | None:
     """Return the framework and where its options begin."""
     known = servers()
@@ -88,8 +129,8 @@ def _server(words: Sequence[tuple[int, str]]) -> tuple[str, int] | None:
         name = first.rpartition("/")[2]
         by_module = first == "-m" and at and _PYTHON.fullmatch(words[at - 1][1].rpartition("/")[2])
         for framework, server in known.items():
-            if server.programs.get(name) == second:
-                return framework, at + 2
+            if (command := server.programs.get(name)) in ("*", second):
+                return framework, at + (1 if command == "*" else 2)
             if by_module and any(re.fullmatch(pattern, second) for pattern in server.modules):
                 return framework, at + 2
     return None

@@ -32,7 +32,7 @@ _TOKEN = re.compile(
 )
 _SIMPLE = re.compile(r"([^\\'\"$`<>|&;()#\n]*)\n")  # a line of plain words
 _NAME = re.compile(
-    r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?P<how>:?[-+=?])?(?P<other>.*?)\}|[0-9@*#?$!-])"
+    r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9])|\{(?P<name>[A-Za-z_]\w*|[0-9]+)(?P<how>:?[-+=?])?(?P<other>.*?)\}|[@*#?$!-])"
 )
 _ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=")
 _ITEMS = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")  # in quotes too, one word for each item
@@ -106,8 +106,8 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
 
     def looked_up(match: re.Match[str]) -> str:
         name = match["plain"] or match["name"]
-        if name is None:
-            return UNKNOWN
+        if name is None or (name.isdigit() and name not in variables and not match["how"]):
+            return UNKNOWN  # $@, or a parameter that only the call knows
         found = variables.get(name, None if match["how"] is None else "")
         given = name in variables
         how, other = match["how"] or "", _QUOTED.sub(r"\2", match["other"] or "")

@@ -35,6 +35,8 @@ _CONFIG = re.compile(r"[^=]+\.(?:ya?ml|json)")
 SCRIPT = re.compile(r"(?:.*/)?([\w.-]+\.py)")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _ENDS = ("&&", "||", ";", "|", "&")
+#: Programs and modules that start a Python file.
+_STARTS_FILE = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|torch\.distributed\.(?:run|launch)")
 #: Modules after `-m` that start another program.
 _LAUNCHERS = re.compile(r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|deepspeed\.launcher\.\w+")
 
@@ -120,9 +122,23 @@ def _start(words: Sequence[LineWord], known: Trainers) -> _Start | None:
             return _Start(trainer, following, at + 2) if trainer else None
         if at and (trainer := next((one for one in trainers if _is_any(one.scripts, text)), None)):
             return _Start(trainer, name, at + 1)
-        if (script := SCRIPT.fullmatch(text)) and at and not texts[at - 1].startswith("--"):
+        if (script := SCRIPT.fullmatch(text)) and at and not is_value(texts, at):
             return _Start(None, script[1], at + 1)
     return None
+
+
+def is_value(texts: Sequence[str], at: int) -> bool:
+    """Return whether a word may be the value of the option before it: `--config train.py`.
+
+    The first Python file after a launcher is its program: no option of a launcher takes one.
+    """
+    before = texts[at - 1]
+    if not before.startswith("--") or "=" in before:
+        return False
+    earlier = texts[:at]
+    return not any(_STARTS_FILE.fullmatch(text.rpartition("/")[2]) for text in earlier) or any(
+        SCRIPT.fullmatch(text) for text in earlier
+    )
 
 
 def _is_any(patterns: Iterable[str], text: str) -> bool:
