@@ -13,7 +13,7 @@ from doctor.errors import DoctorError
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.training.recipes import trainer_of
 from doctor.model import TextEnum
-from doctor.sources.manifests.detect import is_manifest, kind_of
+from doctor.sources.manifests.detect import is_manifest, is_project_file, kind_of
 from doctor.sources.printed_form import is_report
 from doctor.sources.workload.files import split_part
 from doctor.sources.workload.huggingface import workloads_of
@@ -24,6 +24,7 @@ _FACTS_SUFFIXES = (".json", ".yaml", ".yml")
 _REPORT_SUFFIXES = ("", ".txt", ".md", ".log")
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _PROGRAMS = (".py", ".ipynb")
+_DECLARES = re.compile(r"requirements.*\.txt|environment.*\.ya?ml|(?:docker-)?compose.*\.ya?ml")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*(\.exe)?")
 _FACTS = re.compile(r"^[\"']?(facts|workload|[a-z0-9-]+\.[a-z_]+)[\"']?\s*:", re.MULTILINE)
 
@@ -43,7 +44,8 @@ class PathKind(TextEnum):
 def kind_of_path(path: Path, trainers: Mapping[str, Trainer]) -> PathKind | None:
     """Return what an existing path is, None for a log; DoctorError where nothing reads such a file."""
     if path.is_dir():
-        return PathKind.MODEL if _is_model_folder(path) else PathKind(_kind_of_folder(path))
+        is_model = _holds_model(path) and not _holds_project(path)
+        return PathKind.MODEL if is_model else PathKind(_kind_of_folder(path))
     if _PYTHON.fullmatch(path.name):
         return PathKind.PYTHON
     suffix = path.suffix.lower()
@@ -78,6 +80,8 @@ def sort_paths(paths: Iterable[str], trainers: Mapping[str, Trainer]) -> Mapping
             reader = f"attn-doctor explain {shlex.quote(name)}"
             raise DoctorError(f"`{name}` is a log", f"`{reader}` names the cause of an error in a log")
         found[kind] = (*found.get(kind, ()), name)
+        if kind == PathKind.DECLARED and path.is_dir() and _holds_model(path):  # a project with its model
+            found[PathKind.MODEL] = (*found.get(PathKind.MODEL, ()), str(path / "config.json"))
     return {str(kind): named for kind, named in found.items()}
 
 
@@ -103,9 +107,13 @@ def option_of(path: Path, trainers: Mapping[str, Trainer]) -> str | None:
     return None if kind is None else f"--{kind}"
 
 
-def _is_model_folder(path: Path) -> bool:
-    """Return whether a folder holds a model: its config, and nothing that declares an environment."""
+def _holds_model(path: Path) -> bool:
     return (path / "config.json").is_file() and _is_read(workloads_of, path / "config.json")
+
+
+def _holds_project(path: Path) -> bool:
+    """Return whether a folder has a file that declares an environment or starts a job."""
+    return any(_DECLARES.fullmatch(item.name.lower()) or is_project_file(item) for item in path.iterdir())
 
 
 def _is_read(read: Any, path: Path) -> bool:

@@ -160,7 +160,7 @@ TRAINER: Fields = {
     "reads_config_of_scripts": Field(BOOLEAN, "true: a script of the user's may take its config", "true"),
     "signs": Field(
         list_of(TEXTS),
-        "a config that has one name of each group, in any of its tables, belongs to it; its options count by their last name",
+        "a config with one name of each group, in any of its tables, is its own; options count by their last name",
         "[[model_path, model_name], [lr]]",
     ),
     "takes_assignments": Field(BOOLEAN, "true: `key=value` is an option too", "true"),

@@ -210,3 +210,14 @@ def test_a_declared_range_that_is_not_met_is_named(folder: Path, capsys: pytest.
     report = check(capsys, "facts.yaml", "ranges.txt")
     note = next(note for note in report["notes"] if note.startswith("the inputs differ"))
     assert "ranges.txt:1 requires `torch>=2.7`, found 2.6.0 (facts file facts.yaml)" in note
+
+
+def test_a_project_with_a_model_gives_both(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check .` took a folder with a config.json for a model, and dropped its requirements."""
+    (folder / "project").mkdir()
+    (folder / "project" / "config.json").write_text(FILES["model/config.json"])
+    (folder / "project" / "requirements.txt").write_text("torch==2.6.0\ntransformers==4.51.3\n")
+    assert kind_of_path(folder / "project", builtin_rulebook().trainers) == PathKind.DECLARED
+    found = check(capsys, "project")
+    assert found["facts"]["torch.version"]["value"] == "2.6.0"
+    assert workload(found, "head_dim_qk") == workload(check(capsys, "model"), "head_dim_qk") is not None

@@ -124,7 +124,7 @@ def test_a_library_calls_under_conditions_of_the_job_or_of_releases(name: str) -
     ("framework", "concerned"), [("megatron", True), ("transformer_engine", True), ("flash_attn", False)]
 )
 def test_a_rule_on_the_calls_of_a_library_concerns_jobs_that_call_it(framework: str, concerned: bool) -> None:
-    """Packed rows without a padding mask fail in TransformerEngine: of a job that calls flash-attn that says nothing."""
+    """Packed rows without a padding mask fail in TransformerEngine; a job that calls flash-attn does not meet that."""
     facts = {"transformer-engine.version": "2.11.0", "torch.version": "2.10.0", "gpu.sm": "9.0"}
     job = {"framework": framework, "qkv_layout": "thd_thd_thd", "mask": "causal", "training": True}
     found = evaluate(builtin_rulebook(), parse_facts(json.dumps({"facts": facts, "workload": job}), "x"))

@@ -58,6 +58,11 @@ def is_manifest(path: Path) -> bool:
     return any(re.fullmatch(pattern, path.name.lower()) for pattern, _ in _FORMATS)
 
 
+def is_project_file(path: Path) -> bool:
+    """Return whether a file is a manifest by its name alone: any YAML may be another file."""
+    return is_manifest(path) and path.suffix.lower() not in (".yaml", ".yml")
+
+
 def kind_of(path: Path, text: str) -> ManifestKind:
     """Return the format of a file; UnknownKind where no reader knows it."""
     name = path.name.lower()

@@ -25,6 +25,7 @@ _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])
 _NAMES = {
     "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch", "torchtriton": "triton",
 }  # fmt: skip
+_NO_LIST = "an environment.yml of conda has one; the config of a training names a model, an optimizer and a batch size"
 _CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first one present says what torch was built for
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
 
@@ -34,7 +35,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     content, lines = parse_yaml(text, str(path))
     listed = content.get("dependencies") if isinstance(content, dict) else None
     if not isinstance(listed, list):
-        raise fault(path, 1, "it has no list `dependencies`", "is this an environment.yml of conda?")
+        raise fault(path, 1, "it has no list `dependencies`", _NO_LIST)
     reader = Reader(path.resolve().parent)
     rows = text.split("\n")
     found: dict[str, tuple[str, int, str]] = {}  # name -> (range, line, build)
