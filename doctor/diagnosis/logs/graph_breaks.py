@@ -26,6 +26,7 @@ _USER_CODE = re.compile(
 _MARKED = re.compile(r"^ *- (?P<text>(?:You marked|Not all values of)[^\n]{4,600})", re.MULTILINE)
 _SUGGESTED = re.compile(r"^Suggested fixes:\s*\n(?P<text>[^\n]{3,200})", re.MULTILINE)
 _OPERATOR = re.compile(r"unsupported operator: (?P<name>[\w.]+)")
+_NO_FAKE = "no fake impl registered"
 _NO_HINT = re.compile(
     r"fundamental - it is unlikely|may result in an error when running in eager|report an issue|docs\.google\.com"
 )
@@ -66,7 +67,7 @@ def graph_break(match: Match) -> Explanation | None:
         line=LogLine(match.line, match.text.strip(), match.rank),
         message=message,
         why=why,
-        remedies=_remedies(after, operator is not None),
+        remedies=_remedies(after, operator is not None or _NO_FAKE in after),
     )
 
 

@@ -158,6 +158,16 @@ def test_memory_that_a_call_of_sdpa_needs_is_that_of_the_scores(explain):
     assert answer(explain, log.replace("34359738368", "343597"))["diagnosis"] == []
 
 
+def test_an_operator_without_a_fake_implementation_gets_one(explain):
+    log = (
+        "torch._dynamo.exc.TorchRuntimeError: RuntimeError when making fake tensor call\n"
+        "  Explanation: Dynamo failed to run FX node with fake tensors: call_function own.attention.default: got "
+        "RuntimeError('There was no fake impl registered for <CustomOpDef(own::attention)>.')\n"
+    )
+    (first,) = answer(explain, log)["diagnosis"]
+    assert "register_fake" in json.dumps(first["fixes"])
+
+
 def test_values_that_a_message_lists_are_its_fix(explain):
     error = "RuntimeError: Unrecognized mode=max-autotuned, should be one of: default, reduce-overhead, max-autotune"
     (first,) = answer(explain, raised("torch/_inductor/__init__.py", "list_mode_options", error))["diagnosis"]
