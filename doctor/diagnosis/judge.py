@@ -18,6 +18,7 @@ from doctor.sources.workload.defaults import complete_workload
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
+from .todays_releases import called_unstated
 from .unresolvable import unresolvable
 
 if TYPE_CHECKING:
@@ -95,15 +96,18 @@ def _of_main_layers(
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
     assessment = judge_nightly(rulebook, facts, weigh(rulebook, facts, assessment))
     found = with_backend_findings(rulebook, assessment)
-    if examined.declaration is None:
-        return RuleVerdict(assessment, found, assessment)
-    if not examined.declaration.open:
-        verdict = _with_choices(rulebook, facts, RuleVerdict(assessment, found, assessment))
-        return _with_unresolvable(rulebook, examined, verdict)
+    verdict = RuleVerdict(assessment, found, assessment)
+    called = tuple(called_unstated(rulebook, examined, assessment.known))
+    declaration = examined.declaration
+    if called or (declaration is not None and declaration.open):
+        from .version_ranges import judge_ranges, judge_unstated  # door: manifests
 
-    from .version_ranges import judge_ranges  # door: manifests
-
-    verdict = RuleVerdict(*judge_ranges(rulebook, facts, examined.declaration, assessment, ranges, grounds))
+        if declaration is not None and declaration.open:
+            verdict = RuleVerdict(*judge_ranges(rulebook, facts, declaration, assessment, ranges, grounds))
+        found, to_fix = judge_unstated(rulebook, facts, called, verdict.found)
+        verdict = verdict._replace(found=found, to_fix=to_fix or verdict.to_fix)
+    if declaration is None:
+        return verdict
     return _with_unresolvable(rulebook, examined, _with_choices(rulebook, facts, verdict))
 
 

@@ -1,6 +1,7 @@
-"""The releases that an installer takes today, where the inputs describe a job and no environment.
+"""Packages that a job calls and whose release no input states.
 
-What is found with these is a warning at most: other releases may be installed where the job runs.
+Where no release of any library is stated, those that an installer takes today are judged. What is found with these is a
+warning at most: other releases may be installed where the job runs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 from doctor.facts.derived.shapes import framework_of
 from doctor.model import ABSENT, Facts
+from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 
 from .diagnosis_input import DiagnosisInput
@@ -20,7 +22,10 @@ _OF_MACHINE = ("platform.", "gpu.", "driver.", "env.", "workload.")
 
 def with_todays_releases(examined: DiagnosisInput, request: Request, rulebook: Rulebook) -> DiagnosisInput:
     """Return the input with the releases that the job would get, where no input states a release of any library."""
-    names = [name for name in _wanted(examined.facts, rulebook) if name in rulebook.watched_distributions]
+    wanted = dict.fromkeys(_wanted(examined.facts, rulebook))
+    if any(examined.facts.value(f"{name}.version") == ABSENT for name in wanted):
+        return examined  # a package that the job calls is stated not to be there: no installer changes that
+    names = [name for name in wanted if name in rulebook.watched_distributions]
     if not names or states_release(examined.facts, rulebook):
         return examined
     implicit = not request.names_target
@@ -42,6 +47,27 @@ def with_todays_releases(examined: DiagnosisInput, request: Request, rulebook: R
     why_not = "no attention library is installed in this environment"
     read = tuple(item for item in examined.read if item.kind != "interpreter")
     return made._replace(python=None, why_not=why_not, requirements=None, site_dirs=(), target=TODAY, read=read)
+
+
+def called_unstated(rulebook: Rulebook, examined: DiagnosisInput, known: FactResolver) -> Iterator[tuple[str, str]]:
+    """Yield (library, distribution) of what the job calls by name and no input says anything of."""
+    if examined.python is not None or examined.facts.value("distributions.complete") is True:
+        return  # what is not installed is known
+    declared = examined.declaration
+    stated = {*declared.requested, *(item.name for item in declared.open)} if declared is not None else ()
+    for library, name in _called(rulebook, known):
+        if name not in stated and known.value(f"{name}.version") is None:
+            yield library, name
+
+
+def _called(rulebook: Rulebook, known: FactResolver) -> Iterator[tuple[str, str]]:
+    framework = rulebook.libraries.get(framework_of(known.given) or "")
+    if framework is not None and framework.backends and framework.distributions:
+        yield framework.name, framework.distributions[0]
+    for library in rulebook.libraries.values():
+        for name, when in library.requested.items():
+            if when.holds(known):
+                yield library.name, name
 
 
 def _wanted(facts: Facts, rulebook: Rulebook) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Evaluate the rules for the releases that version ranges allow.
+"""Evaluate the rules for the releases that version ranges allow, and for called packages of unstated release.
 
 All affected is an error, some a warning; a note where the range has one bound and an installer picks another release.
 
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import fact as make_fact
+from doctor.facts.vocabulary import parse_version
 from doctor.model import (
     SEVERITIES,
     Facts,
@@ -22,8 +24,9 @@ from doctor.model import (
     Severity,
     Undetermined,
 )
+from doctor.packages.index import load_index
 from doctor.packages.specifiers import specifier
-from doctor.rulebook.evaluate import Assessment, with_backend_findings
+from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
 from doctor.sources.manifests.resolve import Declaration
@@ -33,6 +36,8 @@ from doctor.sources.workload.defaults import complete_workload
 from .equivalence import Alike, Memory
 
 MOST_COMBINATIONS = 160  # judged
+UNSTATED = "the newest release on record that fits, as no input states one"
+_MOST_TRIED = 12  # releases of a package that no input states
 
 Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
 
@@ -314,3 +319,79 @@ def _agreed(base: Assessment, cases: Sequence[Case]) -> tuple[Prediction, ...]:
         same = {(one.could_tell, one.selected, one.fails_at_run is None, one.import_error is None) for one in found}
         agreed.append(found[-1] if len(found) == len(cases) and len(same) == 1 else item)
     return tuple(agreed)
+
+
+def judge_unstated(
+    rulebook: Rulebook, facts: Facts, called: Sequence[tuple[str, str]], found: tuple[Finding, ...]
+) -> tuple[tuple[Finding, ...], Assessment | None]:
+    """(the findings with warnings where a called package refuses the job; the assessment to fix, if one does).
+
+    `called`: library and distribution. Its newest release that fits the stated packages is judged. Another one may be
+    installed, or none.
+    """
+    before = {item.rule for item in found}
+    for library, name in called:
+        for release, words in islice(_releases(rulebook, library, name), _MOST_TRIED):
+            stated = facts.with_(make_fact(f"{name}.version", release, UNSTATED))
+            assessment = evaluate(rulebook, stated)
+            errors = [item for item in with_backend_findings(rulebook, assessment) if item.severity == Severity.ERROR]
+            new = [item for item in errors if item.rule not in before]
+            if any(_is_about_releases(item, name) for item in new):
+                continue  # it does not fit what is stated: another one is installed
+            if not new:
+                break
+            refusals = (*found, *(_unsure(item, name, words) for item in new))
+            shown = {item.rule for item in refusals}
+            to_fix = assessment._replace(findings=tuple(item for item in assessment.findings if item.rule in shown))
+            return tuple(sorted(refusals, key=lambda item: SEVERITIES.index(item.severity))), to_fix
+    return found, None
+
+
+def _is_about_releases(finding: Finding, name: str) -> bool:
+    """Return whether a finding compares releases of a package with those of another one."""
+    return any(item.key.endswith(".version") and item.key != f"{name}.version" for item in finding.evidence)
+
+
+def _unsure(finding: Finding, name: str, release: str) -> Finding:
+    message = f"no release of {name} is stated; with {release}, the newest that fits: {finding.message}"
+    return finding._replace(severity=Severity.WARNING, message=message)
+
+
+def _releases(rulebook: Rulebook, library: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the last release of each line on record, newest first, and how to name it.
+
+    Of a package that the release index lacks, one release on each side of what rules distinguish.
+    """
+    on_record = load_index().releases(name)
+    named = {release: release for release in on_record} or _named_releases(rulebook, library, f"{name}.version")
+    seen = set()
+    for release in sorted(named, key=parse_version, reverse=True):
+        version = parse_version(release)
+        if not version.is_prerelease and version.release[:2] not in seen:
+            seen.add(version.release[:2])
+            yield release, named[release]
+
+
+def _named_releases(rulebook: Rulebook, library: str, key: str) -> dict[str, str]:
+    """Return releases that the rules of a library distinguish, each with its words.
+
+    A bound that is not part of its range counts only where no other is named: `<3` may be ahead of releases.
+    """
+    clauses = [
+        clause
+        for rule in rulebook.rules_of(library)
+        for leaf in rule.when.leaves()
+        if leaf.key == key
+        for clause in split_clauses(leaf.text)
+    ]
+    within = {bound.removesuffix(".*") for operator, bound in clauses if operator in (">=", "==", "<=")}
+    ends = {bound for operator, bound in clauses if operator == "<"}
+    below = {_before(bound): f"a release below {bound}" for bound in ends}
+    return {**below, **{bound: bound for bound in within or ends}}
+
+
+def _before(bound: str) -> str:
+    """Return a number below a bound, in the line before it: 0.14.99 for 0.15."""
+    release = parse_version(bound).release
+    last = max((place for place, part in enumerate(release) if part), default=0)
+    return ".".join(map(str, (*release[:last], max(release[last] - 1, 0), 99)))

@@ -83,10 +83,15 @@ def _wheel(name: str, version: str, into: Path, python: str, options: Sequence[S
     for extra in options:
         command = [python, "-m", "pip", "download", "-vvv", "--no-deps", "--no-input", "--only-binary", ":all:"]
         attempt = _pip([*command, *extra, "-d", str(wheels), f"{name}=={version}"], into)
-        found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+        found = [path for path in sorted(wheels.glob("*.whl")) if _is_wheel_of(path.name, name)]
         if found:
             return _Attempt(found[0])
     return attempt
+
+
+def _is_wheel_of(file: str, name: str) -> bool:
+    """Return whether a wheel belongs to a package: the folder may hold those of others."""
+    return canonicalize_name(file.partition("-")[0]) == canonicalize_name(name)
 
 
 def _pip(command: Sequence[str], work: Path) -> _Attempt:

@@ -373,8 +373,19 @@ def _not_installed(rulebook: Rulebook, known: FactResolver) -> Finding | None:
 
 
 def _is_missing(library: Library, known: FactResolver) -> bool:
-    names = library.distributions
+    names = [name for name in library.distributions if not _is_part(name, library)]
     return bool(names) and all(known.value(f"{name}.version") == ABSENT for name in names)
+
+
+def _is_part(name: str, library: Library) -> bool:
+    """Return whether a distribution holds only files that another one opens, and no module to import."""
+    packages = library.table("packages")
+    own = packages.get(name, {})
+    return (
+        "opens" in own
+        and "modules" not in own
+        and not any(name in other.get("modules_also_in", ()) for other in packages.values())
+    )
 
 
 def _missing(library: Library, known: FactResolver, how: str, *job: Evidence) -> Finding:

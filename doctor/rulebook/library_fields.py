@@ -330,6 +330,11 @@ LIBRARY: Fields = {
         "the jobs that import the library without an alternative: without it they get an error",
         "{workload.liger_kernel: true}",
     ),
+    "requested": Field(
+        table_of(DISTRIBUTION, CONDITION),
+        "the jobs that call a distribution by name: where no input states its release, the newest that fits is judged",
+        "{flash-attn: {hf.request: flash_attention_2}}",
+    ),
     "script_calls": Field(
         list_of(record(SCRIPT_CALL, "[call](#keys-of-a-script-call)")),
         "what calls in a Python program state of its job",

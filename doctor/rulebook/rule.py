@@ -296,6 +296,11 @@ class Library:
         when = self.stated.get("needed")
         return None if when is None else Deferred(when)
 
+    @cached_property
+    def requested(self) -> Mapping[str, Condition]:
+        """Distribution -> the condition on a job that calls it by name, whichever release is installed."""
+        return {name: Deferred(when) for name, when in (self.stated.get("requested") or {}).items()}
+
     @property
     def script_calls(self) -> tuple[Mapping[str, Any], ...]:
         """What calls of it in a program state of the job."""

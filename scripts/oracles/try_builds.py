@@ -39,7 +39,7 @@ backend = importlib.import_module(name)
 backend = getattr(backend, member) if member else backend
 backend.prepare_metadata_for_build_wheel(tempfile.mkdtemp())
 """
-_ENDS = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exit|Exception|Version)\w*)(?::\s*(.*))?$")
+_ENDS = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exit|Exception|Version)\w*)(?::\s*(.*))?$")
 
 
 def fetched(spec: str, work: Path) -> Path | None:
