@@ -17,10 +17,10 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.packages.flash_attn_build import Build, build
-from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, minor, same
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
+from doctor.packages.release_wheels import PACKAGE, Wheel, WheelMatch, find, minor, on_release_pages, same
 from doctor.packages.specifiers import normalized
 from doctor.rulebook.compiled_facts import wanted_of
 from doctor.rulebook.evaluate import know
@@ -65,7 +65,8 @@ def wheels(
     name, version = _named(package)
     known, here, records = _known(target)
     if name != PACKAGE:
-        forms, fits = judged_releases(name, version, wanted_of(known), records.get(name, UNKNOWN_PACKAGE))
+        match = find(wheel_target_of(known), version, name) if name in on_release_pages() else None
+        forms, fits = judged_releases(name, version, wanted_of(known), records.get(name, UNKNOWN_PACKAGE), match)
         answer.give(forms)
         return 0 if fits else 1
     version = _flash_attn(version)

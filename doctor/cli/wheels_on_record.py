@@ -11,6 +11,7 @@ from doctor.packages.compiled_fit import Answer, CompiledFit, Wanted, fit_of
 from doctor.packages.compiled_records import load_compiled_records
 from doctor.packages.compiled_remedies import build_command, is_wrong
 from doctor.packages.records import PackageRecord
+from doctor.packages.release_wheels import Wheel, WheelMatch
 
 from .answer import Forms
 
@@ -18,8 +19,13 @@ _MOST = 4  # releases shown
 _WORDS = {True: "fits", False: "does not fit", None: "not certain"}
 
 
-def judged_releases(package: str, version: str | None, wanted: Wanted, record: PackageRecord) -> tuple[Forms, bool]:
-    """Return the verdict on the releases on record in each format, and whether one fits; DoctorError without any."""
+def judged_releases(
+    package: str, version: str | None, wanted: Wanted, record: PackageRecord, match: WheelMatch | None = None
+) -> tuple[Forms, bool]:
+    """Return the verdict on the releases on record in each format, and whether one fits; DoctorError without any.
+
+    `match`: what the workflow of its release pages builds for this environment.
+    """
     records = load_compiled_records()
     if package not in records.packages:
         raise DoctorError(
@@ -35,9 +41,25 @@ def judged_releases(package: str, version: str | None, wanted: Wanted, record: P
     rows = [_row(package, release, wanted, record) for release in reversed(releases)]
     rows.sort(key=lambda row: {True: 0, None: 1, False: 2}[row["fits"]])
     build = build_command(package, version or releases[-1], wanted, record)
+    pages = None if match is None else _of_pages(match, wanted, record)
     found = {"schema": 1, "package": package, "place": wanted._asdict(), "releases": rows, "build": build}
+    found |= {"release_pages": pages} if pages is not None else {}
     forms: Forms = {"text": lambda style: _as_text(found), "json": lambda style: json.dumps(found, indent=2) + "\n"}
-    return forms, any(row["fits"] is True for row in rows)
+    return forms, any(row["fits"] is True for row in rows) or bool(pages and pages["wheels"])
+
+
+def _of_pages(match: WheelMatch, wanted: Wanted, record: PackageRecord) -> dict[str, Any]:
+    """Return the wheels of release pages that fit and have code for the GPU, else the nearest ones, and why."""
+
+    def serves(wheel: Wheel) -> bool:
+        has_code = fit_of(wheel.package, wheel.version, wanted).gpu.answer is not False
+        return has_code and not is_wrong(record, wheel.version, wanted.sm)
+
+    fitting = [wheel.url for wheel in match.fitting if serves(wheel)]
+    why = match.why_not or ("none has code for this GPU" if match.fitting and not fitting else "")
+    if match.missing and not why:
+        why = f"cannot choose one: {', '.join(match.missing)} unknown"
+    return {"wheels": fitting, "why_not": None if fitting else why, "nearest": [wheel.url for wheel in match.nearest]}
 
 
 def _row(package: str, release: str, wanted: Wanted, record: PackageRecord) -> dict[str, Any]:
@@ -82,5 +104,12 @@ def _as_text(found: dict[str, Any]) -> str:
         lines += [f"  pip install {found['package']}=={row['version']}"] if row["fits"] else []
     rest = len(found["releases"]) - _MOST
     lines += ["", f"… and {rest} more on record: `--format json` lists them"] if rest > 0 else []
+    if (pages := found.get("release_pages")) is not None:
+        lines += [
+            "",
+            *(["on its release pages, by the workflow that builds them"] if pages["wheels"] else [pages["why_not"]]),
+        ]
+        lines += [f'  pip install "{found["package"]} @ {url}"' for url in pages["wheels"][:1]]
+        lines += [f"  nearest: {url}" for url in pages["nearest"]]
     lines += ["", found["build"]] if found["build"] else []
     return "\n".join(lines) + "\n"

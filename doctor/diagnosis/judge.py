@@ -172,9 +172,7 @@ def _says_job(keys: Iterable[str]) -> bool:
 
 
 def limits_of_request(request: Request, assessment: Assessment, examined: DiagnosisInput) -> Limits | None:
-    """What the user wants to keep, and the project's own lines; a name that is neither installed nor on record is most
-    likely misspelt.
-    """
+    """What the user wants to keep, and the project's own lines; None where there is nothing of that."""
     declared = examined.declaration.requested if examined.declaration is not None else {}
     if not (request.hold or request.allow or request.constraints or declared):
         return None

@@ -62,6 +62,7 @@ EXAMPLES: Mapping[str, str] = {
     "declared.built_before_torch": "flash-attn",
     "declared.built_without_nvcc": "flash-attn",
     "declared.built_in_image": "flash-attn",
+    "declared.built_by_extras": "flash:flash-attn==2.8.3",
     "declared.local_stops": "./csrc: setup.py imports torch",
     "declared.overridden": "nvidia-cudnn-cu12",
     "declared.elsewhere": "torch",

@@ -106,6 +106,7 @@ TERMS: dict[str, Term] = _terms(
     ("declared.built_before_torch", LIST, "packages that are built in the environment before torch is installed"),
     ("declared.built_without_nvcc", LIST, "packages that are built in an image that has no CUDA compiler"),
     ("declared.built_in_image", LIST, "packages that are built while an image is built, where no GPU is visible"),
+    ("declared.built_by_extras", LIST, "packages that the installer builds for an extra that is not chosen"),
     ("declared.local_stops", LIST, "folders of the project whose own build stops, each with the reason"),
     ("target.manifest", TEXT, "kind of the file that declares the environment", ("requirements", "other")),
     ("ranks.nccl_differs", TEXT, "which NCCL which ranks of the job load, where they differ"),

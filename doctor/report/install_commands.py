@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from doctor.model import InstallPlan, PinnedRequirement
 from doctor.packages.flash_attn_build import TOOLS
-from doctor.packages.flash_attn_wheels import PACKAGE
+from doctor.packages.release_wheels import PACKAGE
 
 
 class InstallCommand(NamedTuple):

@@ -15,6 +15,7 @@ from doctor.packages.source_build import SourceBuild
 
 if TYPE_CHECKING:
     from .resolver import FactResolver
+    from .unwheeled import Unwheeled
 
 SOURCE = "the set-up scripts on record"
 #: Tool -> what is missing, and what brings it where the job runs.
@@ -178,11 +179,33 @@ def _names(known: FactResolver, key: str) -> tuple[str, ...]:
     return names if isinstance(names, tuple) else ()
 
 
+def _no_wheel(known: FactResolver, packages: PackageRecords) -> tuple[str, ...]:
+    """Return packages that an installer compiles, because their release pages have no wheel for this torch."""
+    return tuple(one.words for one in _each_unwheeled(known))
+
+
+def _no_wheel_remedy(known: FactResolver, packages: PackageRecords) -> str:
+    """Return the nearest pairs that have a wheel for the first of them, then the build."""
+    first = next(_each_unwheeled(known), None)
+    return "" if first is None else first.remedy
+
+
+def _each_unwheeled(known: FactResolver) -> Iterator[Unwheeled]:
+    built, by_extras = _names(known, "declared.built"), _names(known, "declared.built_by_extras")
+    if not (built or by_extras):
+        return
+    from .unwheeled import each_unwheeled  # door: rulebook
+
+    yield from each_unwheeled(known, built, by_extras)
+
+
 #: Key -> how it follows from the builds.
 BUILDS: Mapping[str, Any] = {
     "builds.isolated": _isolated,
     "builds.stops": _stops,
     "builds.stops_remedy": _remedy,
+    "builds.no_wheel": _no_wheel,
+    "builds.no_wheel_remedy": _no_wheel_remedy,
     "builds.at_run": _at_run,
     "builds.at_run_remedy": _at_run_remedy,
 }

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
-from doctor.packages.flash_attn_wheels import PACKAGE as FLASH_ATTN
+from doctor.packages.release_wheels import PACKAGE as FLASH_ATTN
 
 from .environment import PackageSet, Versions
 

@@ -10,9 +10,9 @@ from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Change, ChangeKind, Fix, FixSafety, InstallPlan, PinnedRequirement, Severity
 from doctor.packages.flash_attn_build import build
-from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
+from doctor.packages.release_wheels import PACKAGE, Wheel, find
 from doctor.packages.specifiers import admits, normalized
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.messages import missing_keys

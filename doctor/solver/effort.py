@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, FixKind
 from doctor.packages.flash_attn_build import build
-from doctor.packages.flash_attn_wheels import PACKAGE as FLASH_ATTN
 from doctor.packages.relations import BUILT_AGAINST_TORCH, owner_of
+from doctor.packages.release_wheels import PACKAGE as FLASH_ATTN
 from doctor.rulebook.resolver import FactResolver
 from doctor.util.call_text import CallKind, call_kind
 from doctor.util.machine import Machine

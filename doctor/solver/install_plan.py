@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from doctor.model import ABSENT, Change, ChangeKind, InstallPlan, PinnedRequirement
-from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelTarget, find
 from doctor.packages.index import load_index
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.relations import (
@@ -18,6 +17,7 @@ from doctor.packages.relations import (
     orphans,
     owner_of,
 )
+from doctor.packages.release_wheels import PACKAGE, Wheel, WheelTarget, find
 from doctor.packages.specifiers import admits
 from doctor.rulebook.resolver import FactResolver
 

@@ -19,7 +19,7 @@ Images = Mapping[str, Mapping[str, Mapping[str, Any]]]
 class Watch:
     """Names and tables that sources need from the rulebook in use, the team's own folders included."""
 
-    environment: tuple[str, ...] = ()  # variables that rules read; a trailing `*` makes a prefix
+    environment: tuple[str, ...] = ()  # variables that rules read; a `*` at the end makes a prefix, one at the start a suffix
     distributions: tuple[str, ...] = ()  # packages whose metadata is opened, not only named
     gpus: Table = field(default_factory=dict)
     cuda_drivers: Table = field(default_factory=dict)
@@ -30,10 +30,13 @@ class Watch:
 
     def reads_variable(self, name: str) -> bool:
         """Return whether a rule reads this environment variable."""
-        exact, prefixes = self._variables
-        return name.isascii() and name.isidentifier() and (name in exact or name.startswith(prefixes))
+        exact, prefixes, suffixes = self._variables
+        known = name in exact or name.startswith(prefixes) or name.endswith(suffixes)
+        return known and name.isascii() and name.isidentifier()
 
     @cached_property
-    def _variables(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        exact = frozenset(name for name in self.environment if not name.endswith("*"))
-        return exact, tuple(name[:-1] for name in self.environment if name.endswith("*") and len(name) > 1)
+    def _variables(self) -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
+        exact = frozenset(name for name in self.environment if "*" not in name)
+        prefixes = tuple(name[:-1] for name in self.environment if name.endswith("*") and len(name) > 1)
+        suffixes = tuple(name[1:] for name in self.environment if name.startswith("*") and len(name) > 1)
+        return exact, prefixes, suffixes

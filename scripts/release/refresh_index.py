@@ -3,7 +3,7 @@
     python scripts/release/refresh_index.py [--add NAME …] [--only NAME …] [--since DATE] [--dry-run]
 
 Every package in `rules/index/releases.json.gz` is looked up (simple JSON API); only releases that are not on
-record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/flash_attn_wheels.json`) are
+record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/release_wheels`) are
 on the project's own release pages and in no package index: `scripts/release/refresh_wheels.py` renews that table.
 A source-only release without static metadata keeps what
 is on record, or is reported and left out.

@@ -12,10 +12,10 @@ from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, ChangeKind, Facts, Finding, InstallPlan, Remedy, RemedyKind, Report, Severity
-from doctor.packages.flash_attn_wheels import PACKAGE, find
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
+from doctor.packages.release_wheels import PACKAGE, find
 from doctor.packages.specifiers import admits
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.candidates import releases_of

@@ -243,6 +243,12 @@ _OF_ALL = (
     ("binaries.build_remedy", TEXT, "what to install instead of the first package of another CUDA, torch or ABI"),
     ("builds.isolated", LIST, "packages whose set-up stops in the isolated build that the installer makes"),
     ("builds.stops", LIST, "packages whose build lacks torch, a CUDA compiler that fits or a GPU, and stops"),
+    (
+        "builds.no_wheel",
+        LIST,
+        "packages that are compiled, because no official wheel of their release serves this torch",
+    ),
+    ("builds.no_wheel_remedy", TEXT, "the nearest releases that have a wheel, and the command that compiles the first"),
     ("builds.at_run", LIST, "packages that compile while this job runs, where the compiler or ninja is missing"),
     ("builds.at_run_remedy", TEXT, "what to install where the job runs, so that these packages can compile"),
     ("builds.stops_remedy", TEXT, "what lets the first of these builds go through"),

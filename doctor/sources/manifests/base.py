@@ -27,6 +27,7 @@ _LARGE_LOCKS = re.compile(r"(?:uv|poetry|pdm)\.lock|pylock(?:\.[^.]+)?\.toml", r
 ISOLATED, BUILT = "declared.isolated", "declared.built"
 BEFORE_TORCH, WITHOUT_NVCC = "declared.built_before_torch", "declared.built_without_nvcc"
 IN_IMAGE = "declared.built_in_image"
+BY_EXTRAS = "declared.built_by_extras"
 LOCAL_STOPS = "declared.local_stops"  # why the builds of the project's own folders stop
 MOST_ENTRIES = 100_000  # requirements of one file with its includes
 
@@ -187,6 +188,18 @@ def left_out(path: Path, names: Sequence[str], what: str) -> str:
     """Return the note on what a plain install leaves out; `what`: "extras and groups"."""
     shown = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
     return f"{path}: skipped optional {what}: {shown} (`{path.name}[{names[0]}]` reads one)"
+
+
+def builds_of_extra(entries: Iterable[DeclaredRequirement], extra: str, place: str) -> list[Fact]:
+    """Return the fact of what an installer compiles for an extra that was not chosen; of a range it is unknown."""
+    built = load_compiled_records().built
+    found = tuple(
+        f"{extra}:{entry.name}{f'=={entry.version}' if entry.version else ''}"
+        for entry in entries
+        if entry.name in built and not entry.constraint and ".whl" not in (entry.raw or "") and not entry.source
+        and (entry.version or not entry.range)
+    )  # fmt: skip
+    return [Fact(BY_EXTRAS, found, place)] if found else []
 
 
 def builds(entries: Iterable[DeclaredRequirement], place: str, *, isolated: bool = True) -> list[Fact]:

@@ -19,6 +19,7 @@ from doctor.util.redact import shortened
 from .base import (
     BEFORE_TORCH,
     BUILT,
+    BY_EXTRAS,
     IN_IMAGE,
     ISOLATED,
     LOCAL_STOPS,
@@ -147,7 +148,7 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
 
 
 #: Facts that list packages: those of several files are joined.
-_JOINED = ("declared.overridden", ISOLATED, BUILT, BEFORE_TORCH, WITHOUT_NVCC, IN_IMAGE, LOCAL_STOPS)
+_JOINED = ("declared.overridden", ISOLATED, BUILT, BEFORE_TORCH, WITHOUT_NVCC, IN_IMAGE, BY_EXTRAS, LOCAL_STOPS)
 
 
 def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:

@@ -23,6 +23,7 @@ from doctor.sources.manifests.base import (
     Manifest,
     all_read,
     builds,
+    builds_of_extra,
     left_out,
     without_conflicts,
 )
@@ -99,6 +100,8 @@ class _Project:
                 taken, left = dict.fromkeys(optional), []
         if left:
             self.notes.append(left_out(self.path, left, "extras and groups"))
+            for name in left:
+                self.facts += builds_of_extra(optional[name](), name, f"{self.path}, {name}")
         entries, facts = uv_project.applied(self.path, self.uv, entries, tuple(taken), self.places, self.notes)
         python = self.project.get("requires-python")
         wanted = python if isinstance(python, str) else poetry_project.python_of(self.poetry)

@@ -1,7 +1,8 @@
-"""flash-attn's official wheels: which one fits a torch, its CUDA and C++ ABI, a Python and a C library.
+"""Official wheels outside the registry: which one fits a torch, its CUDA and C++ ABI, a Python and a C library.
 
-The table says what each release's workflow builds, so a wheel is *expected*: the release page was not read. A few
-wheels that came later are *published*: public lock files name them with their hashes.
+flash-attn, causal-conv1d and mamba-ssm publish theirs on release pages. A table in `rules/index/release_wheels` says
+what each release's workflow builds, so a wheel is *expected*: the release page was not read. A few wheels that came
+later are *published*: public lock files name them with their hashes.
 """
 
 # No postponed annotations: a named tuple would compile each of them again, at every start.
@@ -48,6 +49,7 @@ class Wheel(NamedTuple):
     doubt: str | None = None  # why it may never have been built
     machine: str = "x86_64"
     seen: bool = False  # public lock files name it with its hash
+    package: str = PACKAGE
 
     @property
     def certainty(self) -> str:
@@ -78,19 +80,21 @@ class WheelMatch(NamedTuple):
     nearest: tuple[Wheel, ...] = ()
 
 
-def find(place: WheelTarget, version: str | None = None, *, near: bool = True) -> WheelMatch:
+def find(place: WheelTarget, version: str | None = None, package: str = PACKAGE, *, near: bool = True) -> WheelMatch:
     """Return the wheels for this target, of one release or of all; three outcomes: fits, does not fit, unknown.
 
     Not `near`: without what would be nearest, for which the whole table has to be read.
     """
     if place.torch is not None:
-        found = _match(place, version, table(version, minor(place.torch)), near=False)
+        found = _match(place, version, table(version, minor(place.torch), package), package, near=False)
         if found.why_not is None:
             return found
-    return _match(place, version, table(version), near=near)  # why nothing fits takes the whole table
+    return _match(
+        place, version, table(version, package=package), package, near=near
+    )  # why nothing fits takes the whole table
 
 
-def _match(place: WheelTarget, version: str | None, wheels: Sequence[Wheel], *, near: bool) -> WheelMatch:
+def _match(place: WheelTarget, version: str | None, wheels: Sequence[Wheel], package: str, *, near: bool) -> WheelMatch:
     """Filter the wheels of a table by what is known of the target."""
     missing = tuple(
         name
@@ -104,7 +108,7 @@ def _match(place: WheelTarget, version: str | None, wheels: Sequence[Wheel], *, 
             place, why_not=f"official wheels are for Linux on {' and '.join(MACHINES)}, and this is {what}"
         )
     if not wheels:
-        return WheelMatch(place, why_not=f"flash-attn {version} is not in the table of releases with wheels")
+        return WheelMatch(place, why_not=f"{package} {version} is not in the table of releases with wheels")
     torch, python = minor(place.torch), tag(place.python)
     steps = (
         (f"machine {place.machine}", lambda wheel: wheel.machine == place.machine),
@@ -118,7 +122,8 @@ def _match(place: WheelTarget, version: str | None, wheels: Sequence[Wheel], *, 
     for what, holds in steps:
         before, left = left, [wheel for wheel in left if holds(wheel)]
         if not left:
-            return WheelMatch(place, (), missing, _why(before, what, version), nearest(place, version) if near else ())
+            why = _why(before, what, f"{package} {version}" if version else f"No {package} release", bool(version))
+            return WheelMatch(place, (), missing, why, nearest(place, version, package) if near else ())
     chosen = left if not missing else []
     best: dict[str, Wheel] = {}
     for wheel in sorted(chosen, key=lambda item: _cuda_distance(item, place)):
@@ -127,10 +132,11 @@ def _match(place: WheelTarget, version: str | None, wheels: Sequence[Wheel], *, 
     return WheelMatch(place, tuple(sorted(newest, key=lambda wheel: bool(wheel.doubt))), missing)
 
 
-def nearest(place: WheelTarget, version: str | None) -> tuple[Wheel, ...]:
-    """Up to two wheels near the place: another flash-attn for this torch, and this flash-attn for another torch."""
-    here = [wheel for wheel in table() if not _unfit(wheel, place, but_torch=False)]
-    there = [wheel for wheel in table() if not _unfit(wheel, place, but_torch=True)]
+def nearest(place: WheelTarget, version: str | None, package: str = PACKAGE) -> tuple[Wheel, ...]:
+    """Up to two wheels near the place: another release for this torch, and this release for another torch."""
+    every = table(package=package)
+    here = [wheel for wheel in every if not _unfit(wheel, place, but_torch=False)]
+    there = [wheel for wheel in every if not _unfit(wheel, place, but_torch=True)]
     found: list[Wheel] = []
     if here and version is not None:
         other = version
@@ -185,11 +191,9 @@ def same(one: str, other: str) -> bool:
     return parse_version(one.partition("+")[0]) == parse_version(other.partition("+")[0])
 
 
-def _why(before: Sequence[Wheel], what: str, version: str | None) -> str:
+def _why(before: Sequence[Wheel], what: str, release: str, one: bool) -> str:
     """The sentence for the first thing that nothing was built for."""
-    release = (
-        f"flash-attn {version} has no official wheel" if version else "No flash-attn release has an official wheel"
-    )
+    release = f"{release} has {'no' if one else 'an'} official wheel"
     kind = what.split()[0]
     there = {
         "torch": sorted({wheel.torch for wheel in before}, key=parse_version),
@@ -231,12 +235,24 @@ def _lines(wheel: Wheel, version: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def table(version: str | None = None, torch: str | None = None, path: Path | None = None) -> tuple[Wheel, ...]:
+def on_release_pages() -> frozenset[str]:
+    """Return the packages of which such a table exists."""
+    return frozenset(path.stem for path in _tables().glob("*.json"))
+
+
+def _tables() -> Path:
+    return rules_dir() / "index" / "release_wheels"
+
+
+@functools.cache
+def table(
+    version: str | None = None, torch: str | None = None, package: str = PACKAGE, path: Path | None = None
+) -> tuple[Wheel, ...]:
     """Return every wheel the workflows build, or those of one release or for one torch (`2.8`), oldest first."""
     if path is None:
-        path = rules_dir() / "index" / "flash_attn_wheels.json"
+        path = _tables() / f"{package}.json"
     try:
-        return tuple(_wheels(_read(path), version, torch))
+        return tuple(_wheels(package, _read(path), version, torch))
     except (OSError, ValueError, KeyError) as problem:
         raise DoctorError(
             f"the table of wheels `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
@@ -249,8 +265,9 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _wheels(body: dict[str, Any], only: str | None, for_torch: str | None) -> Iterator[Wheel]:
+def _wheels(package: str, body: dict[str, Any], only: str | None, for_torch: str | None) -> Iterator[Wheel]:
     for group in body["releases"]:
+        machine = group.get("machine", "x86_64")
         glibc = body["glibc"][group["runner"]]
         for version in group["versions"]:
             if only is not None and not same(version, only):
@@ -263,9 +280,12 @@ def _wheels(body: dict[str, Any], only: str | None, for_torch: str | None) -> It
                     if abi == "FALSE" and body.get("other_abi", {}).get(version) == torch:
                         continue  # it has the new ABI in spite of its name: no torch can import it
                     url = body["url"].format(
-                        version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine="x86_64"
+                        version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine=machine
                     )
-                    yield Wheel(version, cuda, nvcc, torch, built_with, python, abi == "TRUE", glibc, url, doubt)
+                    yield Wheel(
+                        version, cuda, nvcc, torch, built_with, python, abi == "TRUE", glibc, url, doubt, machine,
+                        package=package,
+                    )  # fmt: skip
     for item in body.get("added", ()):
         version, cuda, torch, python = item["version"], item["cuda"], item["torch"], item["python"]
         if for_torch not in (None, torch) or (only is not None and not same(version, only)):
@@ -274,5 +294,5 @@ def _wheels(body: dict[str, Any], only: str | None, for_torch: str | None) -> It
             url = body["url"].format(version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine=machine)
             yield Wheel(
                 version, cuda, item["nvcc"], torch, torch, python, abi == "TRUE", body["glibc"][item["runner"]], url,
-                machine=machine, seen=True,
+                machine=machine, seen=True, package=package,
             )  # fmt: skip

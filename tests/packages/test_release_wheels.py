@@ -1,4 +1,4 @@
-"""flash-attn's wheels: the right one, the nearest one, or an honest way to build it."""
+"""Wheels on release pages: the right one, the nearest one, or an honest way to build it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 from doctor.cli.main import run as command_line
 from doctor.errors import DoctorError
 from doctor.packages.flash_attn_build import CORE_HOURS, JOB_MEMORY, build
-from doctor.packages.flash_attn_wheels import WheelTarget, find, table
+from doctor.packages.release_wheels import WheelTarget, find, on_release_pages, table
 from doctor.util.machine import Machine, this_machine
 
 FACTS = Path(__file__).parents[2] / "examples" / "incidents" / "b" / "facts.yaml"
@@ -117,7 +117,9 @@ def test_releases_are_built_as_their_tag_says(tmp_path):
         git("commit", "-q", "--allow-empty", "-m", tag)
         git("tag", tag)
     found = releases(tmp_path, ["2.1.0.post1", "1.0.0", "2.0.0"])
-    assert [group["versions"] for group in found] == [["2.0.0", "2.0.1"], ["2.1.0", "2.1.0.post1"]]
+    for machine in (None, "aarch64"):
+        own = [group["versions"] for group in found if group.get("machine") == machine]
+        assert own == [["2.0.0", "2.0.1"], ["2.1.0", "2.1.0.post1"]]
 
 
 # --- what fits ----------------------------------------------------------------------------------------------------
@@ -309,3 +311,30 @@ def test_other_packages_are_judged_by_their_records(capsys):
     assert json.loads(capsys.readouterr().out)["releases"][0]["reasons"][0].startswith("GPU: no (8.0, 9.0a")
     assert command_line(["wheels", "mamba-ssm", *facts]) == 1
     assert "mamba-ssm==2.3.2" not in capsys.readouterr().out  # wrong on Blackwell, by MAMBA983
+
+
+# --- other packages -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", sorted(on_release_pages()))
+def test_every_table_names_wheels_of_its_package(package):
+    """The file name and the machines are those of the package's own workflow."""
+    wheels = table(package=package)
+    assert wheels and {wheel.package for wheel in wheels} == {package}
+    assert all(wheel.name.startswith(f"{package.replace('-', '_')}-{wheel.version}+cu") for wheel in wheels)
+
+
+def test_the_wheels_of_another_package_are_found_for_both_machines():
+    """mamba-ssm 2.3.1 is built for torch 2.10 on aarch64 as well, and not for 2.13."""
+    place = WheelTarget("2.10.0", "13.0", True, "3.12.3", machine="aarch64")
+    best = find(place, "2.3.1", "mamba-ssm").fitting[0]
+    assert best.name == "mamba_ssm-2.3.1+cu13torch2.10cxx11abiTRUE-cp312-cp312-linux_aarch64.whl"
+    later = find(place._replace(torch="2.13.0"), "2.3.1", "mamba-ssm")
+    assert later.why_not.startswith("mamba-ssm 2.3.1 has no official wheel for torch 2.13")
+    assert later.nearest[0].torch == "2.10"
+
+
+def test_a_reusable_workflow_names_the_cuda_of_the_wheel():
+    """Newer projects write the file name in the workflow that theirs calls."""
+    matrix = refresh_wheels().matrix
+    assert matrix(WORKFLOW, MAJOR.replace("matrix.", "inputs."))[1][0][0] == "cu12"
