@@ -13,9 +13,10 @@ from doctor.packages.compiled_records import load_compiled_records
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.source_build import SourceBuild
 
+from .unwheeled import Unwheeled, each_unwheeled
+
 if TYPE_CHECKING:
     from .resolver import FactResolver
-    from .unwheeled import Unwheeled
 
 SOURCE = "the set-up scripts on record"
 #: Tool -> what is missing, and what brings it where the job runs.
@@ -194,8 +195,6 @@ def _each_unwheeled(known: FactResolver) -> Iterator[Unwheeled]:
     built, by_extras = _names(known, "declared.built"), _names(known, "declared.built_by_extras")
     if not (built or by_extras):
         return
-    from .unwheeled import each_unwheeled  # door: rulebook
-
     yield from each_unwheeled(known, built, by_extras)
 
 

@@ -263,7 +263,9 @@ LIBRARY: Fields = {
         "package which only a log names leaves them out",
         "[deep-ep]",
     ),
-    "environment": Field(TEXTS, "variables worth reading: `NVTE_*` for a prefix, `*_FORCE_BUILD` for a suffix", "[NVTE_*]"),
+    "environment": Field(
+        TEXTS, "variables worth reading: `NVTE_*` for a prefix, `*_FORCE_BUILD` for a suffix", "[NVTE_*]"
+    ),
     "references": Field(TEXTS, "sources", "['https://github.com/Dao-AILab/flash-attention']"),
     "packages": Field(
         table_of(DISTRIBUTION, record(PACKAGE, "[package](#keys-of-a-package)")),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from doctor.model import ABSENT
 from doctor.packages.compiled_records import load_compiled_records
 from doctor.packages.release_wheels import WheelMatch, WheelTarget, find, minor, on_release_pages, table
 
-from .resolver import FactResolver
+if TYPE_CHECKING:
+    from .resolver import FactResolver
 
 
 class Unwheeled(NamedTuple):

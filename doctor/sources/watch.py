@@ -19,7 +19,7 @@ Images = Mapping[str, Mapping[str, Mapping[str, Any]]]
 class Watch:
     """Names and tables that sources need from the rulebook in use, the team's own folders included."""
 
-    environment: tuple[str, ...] = ()  # variables that rules read; a `*` at the end makes a prefix, one at the start a suffix
+    environment: tuple[str, ...] = ()  # read by rules; a `*` at the end makes a prefix, at the start a suffix
     distributions: tuple[str, ...] = ()  # packages whose metadata is opened, not only named
     gpus: Table = field(default_factory=dict)
     cuda_drivers: Table = field(default_factory=dict)
