@@ -18,6 +18,7 @@ from doctor.rulebook.authoring.format import format_file, rule_files
 from doctor.rulebook.authoring.tests import failure_text, run_rule_tests
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.signatures import load_log_rules
 from doctor.sources.project.config import project_defaults
 
 from .answer import Answer, reports
@@ -52,15 +53,20 @@ def _rules(ctx: typer.Context) -> None:
 @reports("rules", "text", "json")
 def list_rules(
     answer: Answer,
-    word: Annotated[
-        str | None, typer.Argument(metavar="WORD", help="Only rules whose id, library or text contains this word.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WORD", help="Only rules with all of these words: a library, a symptom, a package."),
     ] = None,
     rules: Rules = None,
 ) -> int:
-    """List every rule with its severity and headline."""
-    found = [rule for rule in _rulebook(rules).rules.values() if word is None or _mentions(rule, word)]
+    """List the rules with severity and headline; with words also those that only explain logs."""
+    rulebook = _rulebook(rules)
+    known = [*rulebook.rules.values(), *(_explaining(rules) if words else ())]
+    found = [rule for rule in known if all(_mentions(rulebook, rule, word) for word in words or ())]
     if not found:
-        raise DoctorError(f"no rule contains `{word}`", "`attn-doctor rules list` lists them all")
+        raise DoctorError(
+            f"no rule contains `{'` and `'.join(words or ())}`", "`attn-doctor rules list` lists them all"
+        )
     width = max(len(rule.id) for rule in found)
     lines = [f"{rule.id:<{width}}  {kind_of(rule):<8} {rule.summary}" for rule in found]
     answer.give(
@@ -80,7 +86,7 @@ def show_rule(
     rules: Rules = None,
 ) -> int:
     """Show one rule in full: conditions, cause, fixes, sources."""
-    found = _find(_rulebook(rules), rule)
+    found = _find(_rulebook(rules), rule, rules)
     answer.give(
         {
             "text": lambda style: as_text(page_of(found), style),
@@ -169,15 +175,28 @@ def _rulebook(rules: Sequence[str] | None) -> Rulebook:
     return load_rulebook((*project_defaults().rules, *(rules or ())))
 
 
-def _mentions(rule: Rule, word: str) -> bool:
-    texts = (rule.id, rule.library, rule.name, rule.summary, rule.stated_message or "")
-    return any(word.lower() in str(text).lower() for text in texts)
+def _explaining(rules: Sequence[str] | None) -> list[Rule]:
+    """Return the rules that only explain logs."""
+    return [item.rule for item in load_log_rules((*project_defaults().rules, *(rules or ()))) if item.explains_only]
 
 
-def _find(rulebook: Rulebook, wanted: str) -> Rule:
+def _mentions(rulebook: Rulebook, rule: Rule, word: str) -> bool:
+    """Whether a rule is about a word: in its texts, its kind of failure, its library or the packages of a log."""
+    library = rulebook.libraries.get(rule.library)
+    names = (library.title, *library.distributions[:1]) if library else ()
+    texts = (rule.id, rule.library, rule.name, rule.summary, rule.stated_message, rule.category, *rule.packages, *names)
+    return any(_folded(word) in _folded(text) for text in texts if text)
+
+
+def _folded(text: str) -> str:
+    return text.lower().replace("_", "-")
+
+
+def _find(rulebook: Rulebook, wanted: str, rules: Sequence[str] | None) -> Rule:
     rule = rulebook.rules.get(wanted) or rulebook.rules.get(wanted.upper())
     rule = rule or rulebook.rules.get(rulebook.replaced.get(wanted.upper(), ""))
     rule = rule or next((item for item in rulebook.rules.values() if item.name == wanted), None)
+    rule = rule or next((item for item in _explaining(rules) if item.id == wanted.upper()), None)
     if rule is None:
         near = nearest(wanted.upper(), rulebook.rules) or "`attn-doctor rules list` names them all"
         raise DoctorError(f"there is no rule `{wanted}`", near)

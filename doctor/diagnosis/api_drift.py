@@ -13,6 +13,7 @@ from doctor.drift.pipeline import Analysis, DriftRequest
 from doctor.model import ABSENT, ApiUse, DriftCoverage, Facts
 from doctor.model import Severity as RuleSeverity
 from doctor.packages.records import ATTENTION, names_with
+from doctor.rulebook.categories import API_DRIFT
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
@@ -40,7 +41,6 @@ _HEADLINES = {
     Kind.INCOMPATIBLE_OVERRIDE: "overrides methods with signatures that do not fit the calls of",
     Kind.VERSION_REFUSED: "refuses the version of",
 }
-_CATEGORY = "api-signature-drift"
 _IMPORTS = (Kind.MISSING_MODULE, Kind.MISSING_NAME)
 _WHY = "The sources of both packages are installed; no import or run is needed to see that the call fails."
 
@@ -136,7 +136,7 @@ def _stated(rulebook: Rulebook, facts: Facts, imports: Mapping[str, Sequence[Fin
         pairs.setdefault(keys, []).append(name)
     found: dict[str, list[Rule]] = {}
     for rule in rulebook.concerned(known.value):
-        if rule.category == _CATEGORY and rule.severity is not None:
+        if rule.category == API_DRIFT and rule.severity is not None:
             names = pairs.get(frozenset(leaf.key for leaf in rule.when.leaves()), ())
             if names and rule.when.holds(known):
                 for name in names:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.model import ABSENT, AttentionCost, Facts, Finding, Severity
+from doctor.rulebook.categories import DECLARED_RANGE
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.nightly import judge_nightly
 from doctor.rulebook.rulebook import Rulebook
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 TOOL = f"attn-doctor {__version__}"
-DECLARED_RANGE = "version-window"  # category of rules on ranges that the metadata of a package declares
 
 
 class RuleVerdict(NamedTuple):

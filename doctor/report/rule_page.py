@@ -36,6 +36,8 @@ from .style import Style
 
 TEXT, ITEMS, CODE = "text", "items", "code"
 _EXAMPLES = ("fires", "silent", "undetermined")  # one of each is enough to see where the border runs
+#: Further lines of a signature → how they relate to the one that matches.
+_NEXT_TO = {"near": "near", "anywhere": "in a log with", "not_near": "not near", "frame": "raised in"}
 _OUTCOMES = {"fires": "fires", "silent": "is silent", "undetermined": "is skipped"}
 
 
@@ -60,7 +62,7 @@ class RulePage:
     """All that a reader may want to know of one rule."""
 
     id: str
-    kind: str  # error, warning, note, support, run time, import
+    kind: str  # error, warning, note, support, run time, import, explain
     summary: str
     subtitle: str
     sections: tuple[Section, ...]
@@ -68,6 +70,8 @@ class RulePage:
 
 def kind_of(rule: Rule) -> str:
     """The severity of a finding rule; what else a rule is for."""
+    if not rule.is_checked:
+        return "explain"
     return rule.severity or ("import" if rule.import_error else "run time" if rule.fails_at_run else "support")
 
 
@@ -80,7 +84,7 @@ def page_of(rule: Rule) -> RulePage:
         _section("Evidence", _evidence(rule)),
         _section("Examined", _text(_examined(rule.examined_to))),
         _section("Message", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
-        _section("Error messages", _code(rule.signatures)),
+        _section("Error messages", _code([_message(item) for item in _items(rule.signatures)])),
         _section("Fixes", *_cures(rule)),
         _section("Common wrong fix", _text(rule.myth)),
         _section("How a GPU confirms it", _text(_confirmed(rule.confirm))),
@@ -143,6 +147,19 @@ def _text(value: Any) -> Block | None:
 def _code(value: Any) -> Block | None:
     lines = (value,) if isinstance(value, str) else tuple(value or ())
     return Block(CODE, tuple(str(line) for line in lines)) if lines else None
+
+
+def _items(value: Any) -> list[Any]:
+    """Return one signature or several as a list."""
+    return list(value) if isinstance(value, (list, tuple)) else [value] if value else []
+
+
+def _message(signature: Any) -> str:
+    """Return what a signature matches, with the lines that it needs in addition."""
+    if isinstance(signature, str):
+        return signature
+    more = [f"{word} {text}" for key, word in _NEXT_TO.items() for text in as_tuple(signature.get(key)) if text]
+    return ", ".join((str(signature["match"]), *more))
 
 
 def _effects(rule: Rule) -> Iterator[Block | None]:

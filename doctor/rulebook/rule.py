@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from doctor.model import ABSENT, Remedy, Severity
 from doctor.util.resources import rules_dir
 
+from .categories import FORMER
 from .conditions import Condition, Deferred, parse_conditions
 from .decisions import DecisionList
 from .effects import Effects, effects_of
@@ -66,8 +67,9 @@ class Rule:
 
     @property
     def category(self) -> str | None:
-        """The kind of flaw."""
-        return self.stated.get("category")
+        """The kind of flaw, one of `categories.CATEGORIES` in the rules that ship."""
+        stated = self.stated.get("category")
+        return FORMER.get(stated, stated) if stated else None
 
     @property
     def yields_to(self) -> tuple[str, ...]:

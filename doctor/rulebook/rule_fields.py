@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from doctor.model import ABSENT, SEVERITIES
 from doctor.util.variables import is_kernel_switch, is_variable_name
 
+from .categories import CATEGORIES
 from .fields import (
     ANYTHING,
     BACKENDS,
@@ -392,7 +393,9 @@ RULE: Fields = {
         "error",
     ),
     "category": Field(
-        TEXT, "groups findings; a rule that only explains needs one of the [categories](#categories)", "crash"
+        plain("[category](#categories)", Shape.text, {**_TEXT_SCHEMA, "examples": [*CATEGORIES]}),
+        "what kind of failure it is: groups findings; a rule that only explains needs one of logs",
+        "crash",
     ),
     "weight": Field(INTEGER, "the higher of two equally severe findings is reported first", "10"),
     "stage": Field(

@@ -17,19 +17,10 @@ from doctor.util.traceback_frames import last_frame
 
 from .anchors import anchors_of
 from .cache import Body, cache_file, cache_key, form, may_store, rule_paths, stamp_of, stamps
+from .categories import NONE, OF_LOGS
 from .conditions import Condition
 from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
-
-#: The kinds of failure, as answers name them; `none` is no incompatibility.
-CATEGORIES = (
-    "api-signature-drift", "backend-unavailable", "abi-undefined-symbol", "missing-attribute",
-    "cudnn-shadowed-library/sublibrary mismatch", "no-kernel-image/arch", "missing-module/package",
-    "wheel-unavailable/build-failure", "cuda-toolkit/driver mismatch", "dtype-limit", "triton/ptxas", "glibc/GLIBCXX",
-    "layout/stride wrong result", "NaN/wrong numerics", "mask/cudnn-version", "OOM-by-math-fallback", "head-dim-limit",
-    "other", "none",
-)  # fmt: skip
-NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -90,9 +81,9 @@ class LogRule:
 
     @property
     def category(self) -> str | None:
-        """Return the kind of failure; None where the rule groups findings by other words."""
+        """Return the kind of failure; None where the line of the log decides it."""
         stated = self.rule.category
-        return stated if stated in CATEGORIES else None
+        return stated if stated in OF_LOGS else None
 
     @property
     def packages(self) -> tuple[str, ...]:

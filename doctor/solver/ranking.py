@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Facts, FixKind, FixSafety, Severity
 from doctor.packages.relations import BUILT_AGAINST_TORCH, BUILT_PER_INDEX, owner_of
+from doctor.rulebook.categories import UNKNOWN_MODEL, WRONG_LAYOUT, WRONG_NUMBERS
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.rulebook import Rulebook
 
@@ -16,8 +17,7 @@ from .images import own_build
 from .repair import CandidateFix, FixSearch, unfused_selected
 
 #: Categories of findings that say that the numbers are wrong, or that the model does not load.
-WRONG_NUMBERS = frozenset({"wrong-numerics", "NaN/wrong numerics", "layout/stride wrong result"})
-_REFUSED = WRONG_NUMBERS | {"unknown-model"}
+_REFUSED = (WRONG_NUMBERS, WRONG_LAYOUT, UNKNOWN_MODEL)
 #: A cheap fix with a drawback comes behind those that only replace wheels, and before another release line.
 _WITH_DRAWBACK = FixKind.RELEASE_LINE.rank - 0.5
 

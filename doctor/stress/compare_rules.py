@@ -10,6 +10,7 @@ from doctor.diagnosis.environment import environment_of
 from doctor.diagnosis.request import Request
 from doctor.model import Facts, Severity
 from doctor.rulebook.backends import predict
+from doctor.rulebook.categories import MISSING_MODULE, NO_KERNEL, UNAVAILABLE, WRONG_ABI, WRONG_NUMBERS
 from doctor.rulebook.evaluate import know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule
@@ -21,7 +22,7 @@ from .sweep import SweepResult
 from .verdict import BAD, CaseVerdict, verdict
 
 #: Categories of faults with which a library serves nothing at all.
-BROKEN = ("abi-undefined-symbol", "missing-module", "no-kernel-image", "no-kernel-image/arch")
+BROKEN = (WRONG_ABI, MISSING_MODULE, NO_KERNEL)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _rules_about(rulebook: Rulebook, prefix: str) -> list[Rule]:
     for rule in rulebook.rules.values():
         of_run = any(backend.startswith(f"{prefix}.") for backend in rule.fails_at_run)
         keys = {leaf.key for leaf in rule.when.leaves()}
-        wrong = rule.category == "wrong-numerics" and (f"{prefix}.selected" in keys or rule.library == prefix)
+        wrong = rule.category == WRONG_NUMBERS and (f"{prefix}.selected" in keys or rule.library == prefix)
         if of_run or ((wrong or (rule.library == prefix and _refuses(rule))) and rule.severity is not None):
             found.append(rule)
     return found
@@ -149,7 +150,7 @@ def _rules_about(rulebook: Rulebook, prefix: str) -> list[Rule]:
 
 def _refuses(rule: Rule) -> bool:
     """Return whether the rule makes a library without backends decline the case."""
-    return bool(rule.category == "backend-unavailable" and not rule.fails_at_run)
+    return bool(rule.category == UNAVAILABLE and not rule.fails_at_run)
 
 
 def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], predictor: CasePredictor) -> Comparison:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from doctor.rulebook import job_fields, library_fields, rule_fields  # noqa: E402
+from doctor.rulebook.categories import OF_FINDINGS, OF_LOGS  # noqa: E402
 from doctor.rulebook.fields import Field, Fields  # noqa: E402
 
 PAGE = ROOT / "docs" / "rule-format.md"
@@ -68,6 +69,10 @@ def table(name: str) -> str:
     if name == "proof":
         rows = [(f"`{kind}`", _keys(fields), claim) for kind, (claim, fields) in rule_fields.PROOFS.items()]
         return _lines(("kind", "keys", "claim"), rows)
+    if name == "categories":
+        ours = (("logs", OF_LOGS), ("findings", OF_FINDINGS))
+        rows = [(f"`{word}`", meaning, of) for of, words in ours for word, meaning in words.items()]
+        return _lines(("category", "meaning", "of"), rows)
     if name == "kinds of readings":
         return _lines(("`kind`", "states"), [(f"`{kind}`", states) for kind, states in job_fields.READINGS.items()])
     rows = [(_name(key, field), field.kind.words, field.meaning, _code(field.example)) for key, field in

@@ -81,7 +81,7 @@ def test_the_page_is_made_from_the_definition():
     assert PAGE.filled(text) == text, "run `python scripts/release/format_page.py`"
     changed = text.replace("the flaw in kebab-case", "the flaw")
     assert PAGE.filled(changed) == text != changed
-    for name in (*PAGE.TABLES, "proof", "kinds of readings"):
+    for name in (*PAGE.TABLES, "proof", "categories", "kinds of readings"):
         assert text.count(f"<!-- keys: {name} -->") == 1, name
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from doctor.errors import DoctorError
 from doctor.model import Severity
 from doctor.rulebook.anchors import fixed_length
+from doctor.rulebook.categories import API_DRIFT, MISSING_ATTRIBUTE, MISSING_MODULE, NO_KERNEL, NONE
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library
-from doctor.rulebook.signatures import NONE, LogRule, Signature
+from doctor.rulebook.signatures import LogRule, Signature
 
 from .attribution import UNKNOWN, Attribution, Origin, attributed, plain
 from .frames import Stack
@@ -32,8 +33,7 @@ _CLEARER = 1.5  # times the fixed characters of a vague rule, from which on anot
 _OF_MACHINE = frozenset(["cuda-toolkit", "nvidia-driver", "driver", "python", "gcc"])  # no frame is in their code
 _TELLING = 3  # characters of a name that may be part of any word
 _OF_NAME = re.compile(r"has no attribute|unexpected keyword|No module named|cannot import name|required (?:pos|key)")
-_NO_KERNEL = "no-kernel-image/arch"
-_OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
+_OF_NAMES = (API_DRIFT, MISSING_ATTRIBUTE, MISSING_MODULE)
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
 OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
@@ -243,7 +243,7 @@ def _is_called(names: Sequence[str], match: Match, stack: Stack) -> bool:
 def _serves_gpu(rule: LogRule, owner: str | None, known: FactResolver) -> bool:
     """Return whether the compiled files of the blamed package are known to hold code for this GPU."""
     blamed = owner or next(iter(rule.packages), None)
-    if rule.category == _NO_KERNEL and blamed is not None:
+    if rule.category == NO_KERNEL and blamed is not None:
         with contextlib.suppress(DoctorError):  # of most packages no fact says what they hold
             return known.value(f"{blamed}.serves_gpu") is True
     return False

@@ -14,10 +14,11 @@ from doctor.model import Facts, Finding, Prediction, Severity
 from doctor.packages.gpus import with_capability
 from doctor.report.log_model import Confidence, Doubt, Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
+from doctor.rulebook.categories import NONE, UNAVAILABLE
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.signatures import NONE, LogRule
+from doctor.rulebook.signatures import LogRule
 from doctor.sources.printed import printed_facts
 from doctor.sources.printed_form import is_printed
 from doctor.sources.workload.defaults import complete_workload
@@ -248,7 +249,7 @@ def _with_reasons(
         message = f"{item.message}; {printed[0]}" if printed else item.message
         open_doubts = () if printed or item.holds or item.doubts else (Doubt.VAGUE,)
         return replace(item, message=message, doubts=(*item.doubts, *open_doubts), reasons=(*printed, *item.reasons))
-    if "transformer-engine" not in item.packages or item.category != "backend-unavailable":
+    if "transformer-engine" not in item.packages or item.category != UNAVAILABLE:
         return item
     printed = nvte.reasons(tuple(matches.get(nvte.DISABLING, ())))
     predicted = [

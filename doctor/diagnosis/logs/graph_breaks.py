@@ -6,6 +6,7 @@ import re
 
 from doctor.model import Remedy
 from doctor.report.log_model import Explanation, LogLine
+from doctor.rulebook.categories import UNAVAILABLE
 
 from .scan import Match
 
@@ -60,7 +61,7 @@ def graph_break(match: Match) -> Explanation | None:
     return Explanation(
         cause=CAUSE,
         rule=None,
-        category="backend-unavailable",
+        category=UNAVAILABLE,
         packages=("torch",),
         doubts=(),
         signature="",

@@ -1,34 +1,24 @@
-"""The category of a failure, for rules that group their findings by other words."""
+"""The category of a failure in a log, where the line decides it: of rules that group findings by further words."""
 
 from __future__ import annotations
 
 import re
 
-from doctor.rulebook.signatures import CATEGORIES
+from doctor.rulebook.categories import (
+    API_DRIFT,
+    BAD_RELEASE,
+    DECLARED_RANGE,
+    LOCKSTEP,
+    MISSING_ATTRIBUTE,
+    MISSING_MODULE,
+    OF_LOGS,
+    UNAVAILABLE,
+    UNKNOWN_MODEL,
+    WRONG_ABI,
+)
 
-#: Words of rules for `check` that name one of the categories of failures.
-_WORDS = {
-    "cudnn-shadowed-library": "cudnn-shadowed-library/sublibrary mismatch",
-    "missing-module": "missing-module/package",
-    "no-kernel-image": "no-kernel-image/arch",
-    "wheel-unavailable": "wheel-unavailable/build-failure",
-    "wrong-numerics": "NaN/wrong numerics",
-    "oom-by-math-fallback": "OOM-by-math-fallback",
-    "head_dim": "head-dim-limit",
-    "mask": "mask/cudnn-version",
-    "cudnn-version": "mask/cudnn-version",
-    "driver": "cuda-toolkit/driver mismatch",
-    "toolkit": "cuda-toolkit/driver mismatch",
-    "triton": "triton/ptxas",
-    "glibc": "glibc/GLIBCXX",
-    "layout": "layout/stride wrong result",
-    "unknown-model": "api-signature-drift",
-    "gpu-architecture": "no-kernel-image/arch",
-    "shared-memory": "triton/ptxas",
-    "compile-failure": "triton/ptxas",
-}
 #: Words for releases that do not fit each other: the category of the line, or this one where its shape says nothing.
-_OF_RELEASES = ("version-window", "lockstep", "bad-release")
+_OF_RELEASES = (DECLARED_RANGE, LOCKSTEP, BAD_RELEASE)
 #: Shapes of messages, the first that matches counts.
 _SHAPES = tuple(
     (re.compile(pattern), category)
@@ -100,18 +90,16 @@ def is_ambiguous(line: str) -> bool:
 
 
 def category_of(word: str | None, line: str) -> str:
-    """Return the category of a rule's own word, else of the shape of the line that shows it."""
-    if word in ("api-signature-drift", "missing-module/package") and _MISSES.search(line):
-        return "missing-attribute"  # a pair of releases, or a part that was not built, shows in names of both kinds
-    if word == "missing-attribute" and _CALLS.search(line):
-        return "api-signature-drift"  # releases that do not fit show in calls, too
-    if word in ("api-signature-drift", "missing-attribute", "abi-undefined-symbol") and (
-        "No module named" in line or "is not installed" in line
-    ):
-        return "missing-module/package"
-    if word in CATEGORIES:
-        return word
-    if word in _WORDS:
-        return _WORDS[word]
-    other = "api-signature-drift" if word in _OF_RELEASES else "backend-unavailable"
+    """Return the category of a rule, else of the shape of the line that shows it."""
+    if word in (API_DRIFT, MISSING_MODULE) and _MISSES.search(line):
+        return MISSING_ATTRIBUTE  # a pair of releases, or a part that was not built, shows in names of both kinds
+    if word == MISSING_ATTRIBUTE and _CALLS.search(line):
+        return API_DRIFT  # releases that do not fit show in calls, too
+    if word in (API_DRIFT, MISSING_ATTRIBUTE, WRONG_ABI) and ("No module named" in line or "is not installed" in line):
+        return MISSING_MODULE
+    if word in OF_LOGS:
+        return str(word)
+    if word == UNKNOWN_MODEL:
+        return API_DRIFT
+    other = API_DRIFT if word in _OF_RELEASES else UNAVAILABLE
     return next((category for shape, category in _SHAPES if shape.search(line)), other)

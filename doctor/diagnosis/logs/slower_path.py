@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from doctor.model import Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
-from doctor.rulebook.signatures import NONE
+from doctor.rulebook.categories import NONE, UNAVAILABLE
 from doctor.util.redact import shortened
 
 from .pattern import Pattern
@@ -77,7 +77,7 @@ def _made(match: Match, doubts: tuple[Doubt, ...]) -> Explanation:
     return Explanation(
         cause=CAUSE,
         rule=None,
-        category="backend-unavailable",
+        category=UNAVAILABLE,
         packages=("torch",),
         doubts=doubts,
         signature=STATED.match,

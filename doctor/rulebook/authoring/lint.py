@@ -19,6 +19,7 @@ from doctor.facts.kinds import VERSION
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import TERMS, nearest, parse_version, term
 from doctor.rulebook.authoring.scaffold import ID, KEBAB
+from doctor.rulebook.categories import CATEGORIES, FORMER, OF_LOGS
 from doctor.rulebook.conditions import PRESENT, All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
 from doctor.rulebook.proofs import BINARY, MEASURED, METADATA, SOURCE, STATED, bounds_in, proofs_of
@@ -26,7 +27,7 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple, is_checked
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_sources
-from doctor.rulebook.signatures import CATEGORIES, parse_signatures
+from doctor.rulebook.signatures import parse_signatures
 from doctor.rulebook.tables import table_ids
 from doctor.util.resources import programs_dir
 
@@ -92,8 +93,8 @@ def lint_unique(sources: Sequence[Source]) -> Iterator[Fault]:
 def lint_source(source: Source, libraries: Rulebook) -> list[Fault]:
     """Every fault of one rule file by itself."""
     checks = (
-        _head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _examined, _proofs,
-        _tests,
+        _head, _words, _sources_and_ways_out, _places, _category, _patterns, _traps, _placeholders, _circles, _examined,
+        _proofs, _tests,
     )  # fmt: skip
     return [fault for check in checks for fault in check(source, libraries)]
 
@@ -200,6 +201,17 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
             )
 
 
+def _category(source: Source, _: Rulebook) -> Iterator[Fault]:
+    """One of the words, so that rules of a kind are found together; of a rule that explains, one that answers name."""
+    category = source.content.get("category")
+    known = CATEGORIES if is_checked(source.content) else OF_LOGS
+    if category is None or category in known:
+        return
+    now = FORMER.get(category)
+    hint = f"write `{now}`" if now else nearest(category, known) or f"categories are {', '.join(known)}"
+    yield Fault(source.path, source.line("category"), f"there is no category `{category}`", hint)
+
+
 def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
     sound = True
     for index, signature in enumerate(parse_signatures(source.content.get("signatures"))):
@@ -208,10 +220,6 @@ def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
             if (problem := regex_fault(pattern, scanned=scanned)) is not None:
                 sound = False
                 yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
-    explains_only = not is_checked(source.content)
-    if explains_only and (category := source.content["category"]) not in CATEGORIES:
-        hint = nearest(category, CATEGORIES) or f"categories are {', '.join(CATEGORIES)}"
-        yield Fault(source.path, source.line("category"), f"there is no category `{category}`", hint)
     for index in unshown_signatures(source) if sound else ():
         why = "no log in `tests` shows this signature"
         yield Fault(source.path, source.line("signatures", str(index)), why, "add a line of a log that it matches")
