@@ -94,7 +94,14 @@ def test_bad_workloads_do_not_fit(content):
 def test_bad_rules_do_not_fit():
     good = load(ROOT / "rules" / "torch" / "TORCH030.yaml")
     assert fits("rule", good)
-    for change in ({"severity": "bad"}, {"unknown": 1}, {"when": {}}, {"references": []}, {"fix": [{"note": []}]}, {"fix": [{"safety": "risky"}]}):
+    for change in (
+        {"severity": "bad"},
+        {"unknown": 1},
+        {"when": {}},
+        {"references": []},
+        {"fix": [{"note": []}]},
+        {"fix": [{"safety": "risky"}]},
+    ):
         assert not fits("rule", {**good, **change}), change
     assert not fits("rule", {key: value for key, value in good.items() if key != "when"})
 
