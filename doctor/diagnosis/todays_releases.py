@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from doctor.facts.derived.shapes import framework_of
-from doctor.model import ABSENT, Facts
+from doctor.model import ABSENT, TORCH, Facts
 from doctor.rulebook.rulebook import Rulebook
 
 from .diagnosis_input import DiagnosisInput
@@ -56,7 +56,7 @@ def _wanted(facts: Facts, rulebook: Rulebook) -> Iterator[str]:
         yield "transformer-engine"
     if facts.value("workload.trainer") in rulebook.libraries:
         yield from rulebook.libraries[str(facts.value("workload.trainer"))].distributions[:1]
-    yield "torch"
+    yield TORCH
 
 
 def _machine(facts: Facts) -> Facts:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import is_python_version, parse_version
+from doctor.model import TORCH
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of
 
@@ -57,7 +58,7 @@ class Release(NamedTuple):
 
 def loses_cuda(release: Release, platform: Platform) -> bool:
     """On aarch64 the registry's older torch wheels are CPU builds: no fix for a GPU job."""
-    if release.package != "torch" or platform.machine == "x86_64" or platform.system != "Linux":
+    if release.package != TORCH or platform.machine == "x86_64" or platform.system != "Linux":
         return False
     elsewhere = Platform(platform.python, "Linux", "x86_64")
     here, there = (needs_of(release.requires, place) for place in (platform, elsewhere))
@@ -135,7 +136,7 @@ class ReleaseIndex:
     @functools.cached_property
     def torch_builds(self) -> Mapping[str, Mapping[str, Any]]:
         """`2.6+cu126` → facts of the torch builds that other indexes carry."""
-        line = self._lines.get("torch")
+        line = self._lines.get(TORCH)
         return json.loads(line).get("builds", {}) if line else {}
 
 

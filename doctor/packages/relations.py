@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 
 #: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
 _OF_TORCH = re.compile(
@@ -26,7 +26,7 @@ BUILT_PER_INDEX = ("torchaudio", "torchcodec", "torchvision", "xformers")
 #: What a package pins: its install replaces other releases of these. Source: the `pyproject.toml` of its releases.
 PINNED_BY: Mapping[str, tuple[str, ...]] = {
     "sglang": (
-        "flashinfer-python", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "torch", "torchaudio", "torchvision",
+        "flashinfer-python", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", TORCH, "torchaudio", "torchvision",
         "transformers", "xgrammar",
     ),
 }  # fmt: skip
@@ -36,7 +36,7 @@ PINNED_BY: Mapping[str, tuple[str, ...]] = {
 def owner_of(package: str) -> str | None:
     """The package whose part this one is: it brings it along at the version it pins."""
     if _OF_TORCH.fullmatch(package):
-        return "torch"
+        return TORCH
     return "transformer-engine" if package.startswith("transformer-engine-") else None
 
 
@@ -58,4 +58,4 @@ def orphans(installed: Mapping[str, str], versions: Mapping[str, str], chosen: M
 
 def install_order(package: str) -> tuple[bool, str]:
     """Return the sort key of packages in plans, commands and reports: torch first, the others by name."""
-    return package != "torch", package
+    return package != TORCH, package

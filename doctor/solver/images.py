@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Remedy
+from doctor.model import ABSENT, TORCH, Remedy
 from doctor.packages.relations import owner_of
 
 from .plan import FixPlan, Pick
@@ -42,13 +42,13 @@ def newer_images(repair: FixSearch) -> Iterator[CandidateFix]:
 
 def own_build(repair: FixSearch) -> bool:
     """Whether the installed torch is no public release: of an image, or built from source. A nightly is replaceable."""
-    torch = repair.stack.installed.get("torch", ABSENT)
+    torch = repair.stack.installed.get(TORCH, ABSENT)
     return torch != ABSENT and ".dev" not in torch and repair.base.known.value("torch.official_build") is False
 
 
 def _image_of(repair: FixSearch) -> tuple[str, str, Mapping[str, Mapping[str, Any]]] | None:
     """Return the image's name, its release and all its releases, by the torch that is installed."""
-    torch = repair.stack.installed.get("torch", ABSENT)
+    torch = repair.stack.installed.get(TORCH, ABSENT)
     if not own_build(repair):
         return None
     for name, rows in repair.rulebook.images.items():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from doctor.facts.libraries.frameworks import caller_named
-from doctor.model import ABSENT, Remedy
+from doctor.model import ABSENT, TORCH, Remedy
 from doctor.rulebook.resolver import FactResolver
 
 from .cost import series
@@ -23,7 +23,7 @@ def builds_of(stack: PackageSet, remedy: Remedy) -> Iterator[Remedy]:
     """
     package = remedy.build or ""
     present = stack.installed.get(package, ABSENT)
-    if package != "torch" or present == ABSENT:
+    if package != TORCH or present == ABSENT:
         return
     public, _, label = present.partition("+")
     line = ".".join(map(str, series(public)))

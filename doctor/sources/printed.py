@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.conda_names import conda_names
 from doctor.util.redact import NOT_READ, is_secret
 
@@ -115,9 +115,9 @@ def _row(row: re.Match[str], place: str, *, conda: bool) -> Iterator[Fact]:
     name, build = str(canonicalize_name(row["name"])), row["build"] or ""
     if conda and row["channel"] != "pypi":
         name = _from_conda().get(name, name)
-        if name == "torch" and (cuda := _CUDA_BUILD.search(build)):
+        if name == TORCH and (cuda := _CUDA_BUILD.search(build)):
             yield fact("torch.cuda", f"{cuda[1]}.{cuda[2]}", place)
-        elif name == "torch" and "cpu" in build:
+        elif name == TORCH and "cpu" in build:
             yield Fact("torch.cuda", ABSENT, place)
         elif name == "python":
             yield fact("python.version", row["version"], place)
@@ -129,7 +129,7 @@ def _row(row: re.Match[str], place: str, *, conda: bool) -> Iterator[Fact]:
 def _from_conda() -> dict[str, str]:
     """Return the distribution of each conda package that has another name, or the same."""
     names = {conda: name for name, conda in conda_names().items()}
-    return {**names, "pytorch": "torch", "pytorch-gpu": "torch"}
+    return {**names, "pytorch": TORCH, "pytorch-gpu": TORCH}
 
 
 def _of_line(line: str, place: str, bare: bool) -> Iterator[Fact]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from doctor.model import TORCH
 from doctor.rulebook.rule import Library
 
 _INSTALLED = re.compile(r"-packages[\\/](\w+)")
@@ -96,13 +97,13 @@ class Stack:
         Files of torch do not count: its warnings and checks are part of what any package prints.
         """
         owners = (self.owner_of_file(file) for file in _NATIVE.findall(text))
-        return next((owner for owner in owners if owner not in (None, "torch")), None)
+        return next((owner for owner in owners if owner not in (None, TORCH)), None)
 
     def named(self, text: str) -> str | None:
         """Return the distribution that a line without any frame speaks of; torch only where it names no other."""
         names = [*(name for name, words in _SPOKEN.items() if words.search(text)), *_WORD.findall(text)]
         owners = [owner for name in names if name.lower() not in PLAIN and (owner := self.owner(name)) is not None]
-        return next((owner for owner in owners if owner != "torch"), owners[0] if owners else None)
+        return next((owner for owner in owners if owner != TORCH), owners[0] if owners else None)
 
     def printer(self, text: str) -> str | None:
         """Return the server that wrote a line of its log."""

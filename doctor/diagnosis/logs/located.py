@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from doctor.model import Remedy
+from doctor.model import TORCH, Remedy
 from doctor.report.log_model import Explanation, LogLine
 from doctor.util.raise_sites import raised_in
 from doctor.util.redact import shortened
@@ -71,7 +71,7 @@ _ATTENTION_CALL = re.compile(
 )
 #: The source text of a frame whose message is one of Python code.
 _IN_PYTHON = re.compile(r"raise\b|assert\b")
-_COMPILED_ON_RECORD = "torch"
+_COMPILED_ON_RECORD = TORCH
 #: Files and functions of torch whose checks speak of attention, and the exceptions that a check of C++ raises.
 _OF_KERNELS = re.compile(r"(?i)native/transformers/|sdp_utils|nested|attention|flash|\bmha|ring")
 _OF_CHECKS = re.compile(r"(?:Runtime|NotImplemented|Accelerator|OutOfMemory)Error\b")
@@ -271,7 +271,7 @@ def _called(match: Match, blame: Attribution, stack: Stack) -> Located | None:
     if call is None or own or frame is None or blame.origin != Origin.JOB or not _SHOULD.search(_stated(match.text)):
         return None
     package = stack.owner(call["module"]) if call["module"] else None
-    site = Site(package or "torch", "its compiled code", call["name"], "", (), (), (), len(_stated(match.text)))
+    site = Site(package or TORCH, "its compiled code", call["name"], "", (), (), (), len(_stated(match.text)))
     return Located(match, blame, (site,), exact=True)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from doctor.model import Remedy
+from doctor.model import TORCH, Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
 from doctor.util.redact import shortened
 
@@ -61,7 +61,7 @@ def hang(matches: Mapping[str, Sequence[Match]]) -> tuple[Explanation, ...]:
         cause="hang-in-collective",
         rule=None,
         category="other",
-        packages=("torch",),
+        packages=(TORCH,),
         doubts=(Doubt.VAGUE,) if others or len(waiting) > 1 else (Doubt.GENERAL,),
         signature=DUMP.match,
         line=LogLine(first.line, first.text.strip(), first.rank),

@@ -8,7 +8,7 @@ from doctor.facts.derived.registry import derived
 from doctor.facts.kinds import BOOLEAN, VERSION
 from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import Term, declare, parse_version
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 
 declare(Term("sglang.flashinfer_pin", VERSION, "the flashinfer-python release this sglang requires", derived=True))
 declare(Term("vllm.flashinfer_pin", VERSION, "the flashinfer-python release this vllm requires", derived=True))
@@ -221,7 +221,7 @@ def _nightly(package: str) -> None:
     derived(f"{package}.is_nightly", BOOLEAN, meaning, needs=(f"{package}.version",))(compute)
 
 
-_nightly("torch")
+_nightly(TORCH)
 _nightly("torchvision")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from doctor.errors import DoctorError
+from doctor.model import TORCH
 from doctor.packages.index import load_index
 
 
@@ -35,7 +36,7 @@ def _facts(package: str, version: str) -> Iterator[str]:
         yield "source archive"
     if release.yanked:
         yield "withdrawn"
-    if package == "torch":
+    if package == TORCH:
         yield from _builds(".".join(map(str, Version(version).release[:2])))
 
 

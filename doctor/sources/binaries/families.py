@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from doctor.model import TORCH
+
 from .files import Files
 from .loader import Failure, Process
 from .packages import OF_DRIVER
@@ -59,7 +61,7 @@ def predict(files: Files, environ: Mapping[str, str], job: Job, *, te: bool) -> 
     """Return what is loaded after `import torch`, with `te` after TransformerEngine too, and a first call of cuDNN."""
     process = Process(files, environ, job.machine, may_exist=OF_DRIVER)
     process.start(job.program)
-    failure, failed = import_torch(process, job.torch, job.torch_text), "torch"
+    failure, failed = import_torch(process, job.torch, job.torch_text), TORCH
     if failure is None and te and job.te_core is not None:
         failed = "transformer_engine"
         failure = import_te_common(process, job.torch.site_dirs, job.te_version, job.machine)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor._version import __version__
+from doctor.model import TORCH
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.deep_search import SearchTooLarge
 
@@ -62,7 +63,7 @@ def _changes(work: Survey, packages: list[Installed], verdicts: list[PackageVerd
         return {}
     failures = {verdict.name: verdict.failure for verdict in verdicts if verdict.loads is False and verdict.failure}
     if work.torch_failure is not None:
-        failures = {"torch": work.torch_failure}
+        failures = {TORCH: work.torch_failure}
     installed = {package.name: package for package in packages}
     found = {}
     for name, failure in list(failures.items())[:_MAX_CHANGED]:
@@ -108,7 +109,7 @@ def _facts(
     if old:
         yield "loader.old_libstdcxx", old, "version tables of the files"
     if work.torch_failure is not None and work.torch_failure.missing != NO_EXTENSION:
-        problem = work.sentence(work.torch_failure) + changes.get("torch", "")
+        problem = work.sentence(work.torch_failure) + changes.get(TORCH, "")
         yield "binaries.torch_problem", problem, f"files of {work.place.torch_folder}"
     others = []
     for verdict in verdicts:

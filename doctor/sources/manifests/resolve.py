@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.facts.vocabulary import parse, parse_version
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of, specifier
@@ -119,7 +119,7 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     for name in sources - {"transformer-engine"}:  # whose wheels bind no torch
         place = f"{groups[name][0].place}, compiled against the installed torch"
         facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)
-    if all(manifest.complete for manifest in manifests) and _value(pinned, "torch") not in (None, ABSENT):
+    if all(manifest.complete for manifest in manifests) and _value(pinned, TORCH) not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for manifest in manifests for entry in manifest.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
     if manifests and known.value("platform.system") is None and not any(name.endswith("-windows") for name in groups):
@@ -249,7 +249,7 @@ def _pinning_torch(name: str, versions: Sequence[str], index: ReleaseIndex, plat
     return tuple(
         version
         for version, release in releases
-        if release and any(need.package == "torch" and need.pin for need in needs_of(release.requires, platform))
+        if release and any(need.package == TORCH and need.pin for need in needs_of(release.requires, platform))
     )
 
 
@@ -316,7 +316,7 @@ def _follow(
                 and admits(whole, version)
                 and (name in loose or fits(name, release, pinned, platform, other_index))
             )
-            if other_index and not declared and _value(pinned, "torch") not in (None, ABSENT):
+            if other_index and not declared and _value(pinned, TORCH) not in (None, ABSENT):
                 versions = _pinning_torch(name, versions, index, platform) or versions
             open_[name] = OpenRange(name, declared, entry.place, versions, extras.get(name, frozenset()), entry.alone)
         for item in go_together(open_, platform, other_index):
@@ -369,7 +369,7 @@ def _needs(
         for need in binding(name, version, needs, other_index):
             if need.package not in index:
                 continue
-            if name == "torch" and need.package not in ranges:
+            if name == TORCH and need.package not in ranges:
                 continue  # the rulebook knows what each build of torch brings
             if need.pin:
                 pin = make_fact(f"{need.package}.version", need.pin, fact.source)

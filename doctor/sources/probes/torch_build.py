@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from doctor.facts.vocabulary import fact
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.sources.watch import Watch
 from doctor.util.reading import open_regular
 
@@ -34,7 +34,7 @@ def torch_folder(target: Target) -> Path | None:
     """Return the folder of the torch that an import finds."""
     for directory in target.site_dirs:
         if os.path.isfile(f"{directory}/torch/__init__.py"):  # noqa: PTH113
-            return directory / "torch"
+            return directory / TORCH
     return None
 
 
@@ -69,7 +69,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 def _without_files(target: Target) -> Iterator[Fact]:
     """Yield an unknown version where only the metadata is left, so that nothing can be imported."""
-    left = next((found for found in target.distributions if found.name == "torch"), None)
+    left = next((found for found in target.distributions if found.name == TORCH), None)
     if left is not None:
         yield Fact("torch.version", None, left.path, left.version, "it has metadata, but no `torch` folder")
 

@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
 from doctor.sources.watch import Watch
@@ -23,7 +23,7 @@ from .requirements import Reader, logical_lines
 
 _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])?\s*(?P<rest>.*)")
 _NAMES = {
-    "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch", "torchtriton": "triton",
+    "pytorch": TORCH, "pytorch-gpu": TORCH, "pytorch-cpu": TORCH, "libtorch": TORCH, "torchtriton": "triton",
 }  # fmt: skip
 _CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first one present says what torch was built for
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
@@ -70,7 +70,7 @@ def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], row
     """Return the packages of a lock file; `locked` are (name, version, build, line)."""
     found = {name: (f"=={version}", line, build) for name, version, build, line in locked}
     if "pytorch" in found:  # libtorch and pytorch-gpu are parts of it
-        found = {name: value for name, value in found.items() if _NAMES.get(name) != "torch" or name == "pytorch"}
+        found = {name: value for name, value in found.items() if _NAMES.get(name) != TORCH or name == "pytorch"}
     entries = (replace(entry, locked=True) for entry in _entries(path, found, rows))
     return Manifest(tuple(entries), tuple(_facts(path, found)))
 
@@ -152,7 +152,7 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     python = _fixed(found, "python")
     if python:
         facts.append(Fact("python.version", python, f"{path}:{found['python'][1]}"))
-    torch = next((name for name, own in _NAMES.items() if own == "torch" and name in found), None)
+    torch = next((name for name, own in _NAMES.items() if own == TORCH and name in found), None)
     if torch is None:
         return facts
     _, line, build = found[torch]

@@ -12,7 +12,7 @@ from packaging.markers import InvalidMarker
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, parse_marker
 from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, overridden, vllm_builds
@@ -69,7 +69,7 @@ def applied(
             if "index" in table
         }
         found = sorted({cuda for url in urls.values() if (cuda := cuda_of_index(url))})
-        if canonicalize_name(name) == "torch" and found:
+        if canonicalize_name(name) == TORCH and found:
             problem = f"its sources disagree: CUDA {', '.join(found)}" if len(found) > 1 else None
             facts.append(Fact("torch.cuda", None if problem else found[0], f"{path}:{line}", problem=problem))
         facts += vllm_builds({canonicalize_name(name)}, ((f"{path}:{line}", url) for url in urls.values()))
