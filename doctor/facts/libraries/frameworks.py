@@ -30,8 +30,10 @@ class Framework(NamedTuple):
     rank: int = 0  # the order in which such frameworks are predicted
     matrix: tuple[str, ...] = ()  # rows of the feature matrix that mean something for its calls
     sequence_first: bool = False  # the usual layout of q, k and v: tokens before samples
+    is_default: bool = False  # a job that names no framework calls it
     takes_attn_implementation: bool = False  # a job chooses its attention by that option
     implementation: str = ""  # the value of that option that calls this framework
+    kernel: str = ""  # the kernel program that runs the attention of its jobs
     server: Server | None = None  # how it is started, where it is a server
     calls: Mapping[str, str] = {}  # its option for backends -> the framework that computes attention then
 
@@ -95,13 +97,24 @@ def caller_named(word: object) -> Framework:
     return FRAMEWORKS.get(str(word)) or Framework(str(word))
 
 
-_TEXTS = ("word", "backends_of", "call", "predicted_with", "implementation")
+def caller_or_default(word: object) -> Framework:
+    """Return what is known of a framework; for None that of a job which names none."""
+    default = (item for item in FRAMEWORKS.values() if item.is_default)
+    return next(default, Framework("")) if word is None else caller_named(word)
+
+
+def caller_by_implementation(value: str) -> Framework | None:
+    """Return the framework that `attn_implementation` with this value calls."""
+    return next((item for item in FRAMEWORKS.values() if item.implementation == value), None)
+
+
+_TEXTS = ("word", "backends_of", "call", "predicted_with", "implementation", "kernel")
 _SPELLINGS_ALONE = frozenset(("word", "spellings"))
 
 
 def _framework(row: Mapping[str, Any]) -> Framework:
     own: dict[str, Any] = {key: row[key] for key in _TEXTS if key in row}
-    own |= {key: flag(row, key) for key in ("sequence_first", "takes_attn_implementation")}
+    own |= {key: flag(row, key) for key in ("sequence_first", "is_default", "takes_attn_implementation")}
     own |= {key: tuple(row.get(key, ())) for key in ("spellings", "packages", "matrix")}
     if "server" in row:
         own["server"] = server_of(row["server"])
