@@ -27,6 +27,7 @@ import packaging
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
+from doctor.facts.derived.registry import declare_facts_of
 from doctor.facts.libraries.frameworks import declare_frameworks
 from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
@@ -245,6 +246,8 @@ def _declare(libraries: Iterable[Mapping[str, Any]]) -> None:
     for body in libraries:
         if "frameworks" in body:
             declare_frameworks(body["name"], body["frameworks"])
+        for package, row in (body.get("packages") or {}).items():
+            declare_facts_of(package, row.get("facts") or ())
 
 
 def _needed_versions(when: Mapping[str, Any]) -> set[str]:
