@@ -15,14 +15,13 @@ from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
-from doctor.packages.relations import other_build, owner_of
+from doctor.packages.relations import EXTRAS, PARTS, other_build, owner_of
 from doctor.packages.requirements import Need, admits, named_release, needs_of, normalized
 from doctor.rulebook.resolver import FactResolver
 
 from .constraints import Limits
 
 Versions = Mapping[str, str]  # package -> version or ABSENT
-OWNERS = (TORCH, "transformer-engine")
 
 
 class Clash(NamedTuple):
@@ -54,9 +53,10 @@ class PackageSet:
 
     def extras(self, package: str, torch: str | None) -> frozenset[str]:
         """The extras that a torch user has of a package: TransformerEngine's torch part and its core."""
-        if package != "transformer-engine":
+        if package not in EXTRAS:
             return frozenset()
-        return frozenset({"pytorch", f"core-cu{self.cuda_major(torch) or '12'}"})
+        major = self.cuda_major(torch) or "12"
+        return frozenset(extra.replace("{cuda_major}", major) for extra in EXTRAS[package])
 
     def cuda_major(self, torch: str | None) -> str | None:
         """Major of the CUDA a torch version is built for, by its label or its pins."""
@@ -130,7 +130,7 @@ class PackageSet:
     def _completed(self, chosen: Versions) -> dict[str, str]:
         versions = {**self.installed, **chosen}
         torch = versions.get(TORCH)
-        for owner in OWNERS:
+        for owner in PARTS:
             if owner not in chosen or chosen[owner] == self.installed.get(owner):
                 continue
             before = self.installed.get(owner)
@@ -160,7 +160,7 @@ class PackageSet:
         """The packages that are at another version once the chosen ones are in: those, and the parts of a owner."""
         versions, touched = self.completed(chosen), dict.fromkeys(chosen)
         touched |= dict.fromkeys(self.memo["followers", ("completed", *sorted(chosen.items()))])
-        for owner in OWNERS:
+        for owner in PARTS:
             if owner in chosen and chosen[owner] != self.installed.get(owner):
                 torch = versions.get(TORCH)
                 touched |= dict.fromkeys(

@@ -12,8 +12,6 @@ from doctor.packages.index import load_index
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.relations import (
     BUILT_AGAINST_TORCH,
-    FROM_THE_REGISTRY,
-    FROM_THEIR_SOURCE,
     install_order,
     orphans,
     owner_of,
@@ -91,9 +89,9 @@ def _held(
     for package, version in sorted(stack.installed.items(), key=lambda item: install_order(item[0])):
         if package in chosen or owner_of(package) or version == ABSENT:
             continue
-        if package in FROM_THEIR_SOURCE and TORCH in chosen:
+        if BUILT_AGAINST_TORCH.get(package) is False and TORCH in chosen:
             notes.append(f"{package} {version} was built against the old torch: rebuild it from its source.")
-        held = package in FROM_THE_REGISTRY or records.get(package, UNKNOWN_PACKAGE).held_with_torch
+        held = BUILT_AGAINST_TORCH.get(package) or records.get(package, UNKNOWN_PACKAGE).held_with_torch
         if package not in stack.index and not held:
             continue
         public = version.partition("+")[0]

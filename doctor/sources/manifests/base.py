@@ -155,7 +155,7 @@ def checked_version(text: str, file: object, line: int) -> str:
 def index_builds(names: Iterable[str], place: str) -> list[Fact]:
     """Return what is not known of packages from an index of torch builds: the builds on record are the registry's."""
     problem = f"{place} names another index, whose builds are not on record"
-    keys = [f"{name}.fitting_torch" for name in BUILT_PER_INDEX if name in set(names)]
+    keys = [f"{name}.fitting_torch" for name in sorted(BUILT_PER_INDEX) if name in set(names)]
     return [Fact(key, None, place, problem=problem) for key in keys]
 
 
