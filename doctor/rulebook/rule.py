@@ -286,6 +286,21 @@ class Library:
         return as_tuple(self.stated.get("unregistered"))
 
     @property
+    def spoken(self) -> Mapping[str, str]:
+        """Its module, or its distribution -> a pattern of how people write it."""
+        return self.stated.get("spoken") or {}
+
+    @property
+    def spoken_inside_others(self) -> bool:
+        """Whether other packages have its name in theirs, so that it counts where no other is spoken of."""
+        return flag(self.stated, "spoken_inside_others")
+
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """Names of its packages that are words of the language, too."""
+        return as_tuple(self.stated.get("plain_words"))
+
+    @property
     def modules(self) -> Mapping[str, str]:
         """The modules that Python imports of it, each with its distribution."""
         named = self.stated.get("import_name", "")

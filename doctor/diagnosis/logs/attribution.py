@@ -15,7 +15,7 @@ from doctor.model import TORCH, TextEnum
 from doctor.util.traceback_frames import CELL, Frame
 
 from .cpp_trace import trace_after
-from .frames import PLAIN, Stack
+from .frames import Stack
 from .scan import Match
 
 
@@ -146,7 +146,8 @@ def _of_frames(match: Match, stack: Stack) -> Attribution | None:
 def _owner_of(frame: Frame, stack: Stack, caller: str | None = None) -> Attribution | None:
     """Return the package that the file of a frame belongs to; None for a file of the job."""
     owner = stack.owner_of_file(frame.file)
-    if owner is not None and ("-packages" in frame.file or owner not in PLAIN):  # a folder of the job may be `kernels`
+    is_certain = "-packages" in frame.file or owner not in stack.plain_words  # a folder of the job may be `kernels`
+    if owner is not None and is_certain:
         return Attribution(Origin.STACK, owner, frame, caller)
     installed = _PACKAGES.search(frame.file)
     if installed is not None:

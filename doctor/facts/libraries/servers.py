@@ -25,6 +25,7 @@ class Server(NamedTuple):
     images: Mapping[str, tuple[str, ...]] = {}  # container image -> the command that it runs
     options: OptionTable = MappingProxyType({})
     json_options: Mapping[str, OptionTable] = {}  # option that takes JSON -> what its members say
+    prints: str = ""  # pattern of what it writes before each line of its log
 
     def knows(self, option: str) -> bool:
         """Return whether something is known of an option."""
@@ -41,6 +42,7 @@ def server_of(row: Mapping[str, Any]) -> Server:
         {image: tuple(words) for image, words in row.get("images", {}).items()},
         option_table(row.get("options")),
         {option: option_table(members) for option, members in row.get("json_options", {}).items()},
+        row.get("prints", ""),
     )
 
 
