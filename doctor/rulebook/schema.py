@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.facts.derived.registry import TEMPLATES, declare_facts_of
-from doctor.facts.libraries.frameworks import declare_frameworks
+from doctor.facts.libraries.frameworks import declare_dependent_facts, declare_frameworks
 from doctor.util.reading import read_text
 from doctor.util.yaml_text import Lines, parse_yaml
 
@@ -101,6 +101,7 @@ def declare_words(shape: Shape, content: Any) -> None:
     FRAMEWORKS_KIND.check(shape, rows, ("frameworks",))
     try:
         declare_frameworks(str(content.get("name")), rows)
+        declare_dependent_facts()
     except DoctorError as problem:
         raise shape.fault(("frameworks",), problem.message, problem.hint) from None
 
