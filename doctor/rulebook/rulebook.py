@@ -10,6 +10,7 @@ from typing import Any
 
 from doctor.facts.derived.registry import DERIVATIONS
 from doctor.facts.libraries.record import Trainers
+from doctor.facts.libraries.titles import declare_titles
 from doctor.model import ABSENT
 from doctor.packages.records import ROLES, PackageRecords, names_with, records_of
 from doctor.packages.relations import declare_relations
@@ -273,6 +274,7 @@ def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
         compiled = load_compiled(folders)
         libraries = {name: Library(name, body) for name, body in compiled.libraries}
         for library in libraries.values():
+            declare_titles(library.name, library.stated)
             declare_relations(library.table("packages"), library.unregistered)
         found = Rulebook(RuleTable(compiled.sections), libraries, compiled.version)
         if all(item.is_settled for item in folders):
