@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "release"))
 from library_names import library_names, names_by_file, texts  # noqa: E402 - a script, not a package
 
 #: Names in all of `doctor/`. This number may only shrink: lower it with every table that moves to a `library.yaml`.
-MOST_NAMES = 269
+MOST_NAMES = 173
 
 
 def test_the_code_names_no_more_libraries_than_before() -> None:

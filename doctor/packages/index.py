@@ -56,6 +56,15 @@ class Release(NamedTuple):
         return self.sdist or self.has_wheel(platform)
 
 
+class TorchBuild(NamedTuple):
+    """One build of a series of torch, for one CUDA release, in an index of its own."""
+
+    cuda: str
+    cudnn: str
+    abi: int  # 1: the C++11 ABI
+    archs: tuple[str, ...]  # the GPUs that it has code for
+
+
 def loses_cuda(release: Release, platform: Platform) -> bool:
     """On aarch64 the registry's older torch wheels are CPU builds: no fix for a GPU job."""
     if release.package != TORCH or platform.machine == "x86_64" or platform.system != "Linux":
@@ -134,10 +143,11 @@ class ReleaseIndex:
         return found
 
     @functools.cached_property
-    def torch_builds(self) -> Mapping[str, Mapping[str, Any]]:
-        """`2.6+cu126` → facts of the torch builds that other indexes carry."""
+    def torch_builds(self) -> Mapping[str, TorchBuild]:
+        """`2.6+cu126` → the torch build that another index carries."""
         line = self._lines.get(TORCH)
-        return json.loads(line).get("builds", {}) if line else {}
+        rows = json.loads(line).get("builds", {}) if line else {}
+        return {name: TorchBuild(**{**row, "archs": tuple(row["archs"])}) for name, row in rows.items()}
 
 
 def _release(package: str, version: str, body: Mapping[str, Any]) -> Release:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from doctor.model import ABSENT, TORCH, Fact, Facts
+from doctor.packages.flash_attn_wheels import PACKAGE
 from doctor.packages.relations import owner_of
 from doctor.rulebook.backends import Predictor, order_that_counts
 from doctor.rulebook.conditions import PRESENT, All, Condition, Leaf
@@ -24,7 +25,7 @@ from .plan import LOADER_VARIABLES
 
 _OF_TORCH = re.compile(r"torch\.|cudnn\.")
 #: What may be installed where it is missing, so that a backend comes into being; everything else only moves.
-ADDABLE = ("flash-attn",)
+ADDABLE = (PACKAGE,)
 
 
 class Traced(FactResolver):

@@ -123,10 +123,10 @@ def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
         label_text, cudnn = label[1], None
     build = stack.index.torch_builds.get(".".join(map(str, series(torch))) + f"+{label_text}")
     if build is not None:
-        found["torch.cuda"], found["torch.cxx11_abi"] = build["cuda"], bool(build["abi"])
-        found["torch.arch_list"] = tuple(build["archs"])
+        found["torch.cuda"], found["torch.cxx11_abi"] = build.cuda, bool(build.abi)
+        found["torch.arch_list"] = build.archs
         if label is not None:
-            cudnn = build["cudnn"]
+            cudnn = build.cudnn
             found[f"nvidia-cudnn-{label_text[:4]}.version"] = cudnn
     elif label is not None and (cuda := cuda_of_label(label_text)):
         found["torch.cuda"] = cuda

@@ -29,8 +29,8 @@ def newer_images(repair: FixSearch) -> Iterator[CandidateFix]:
         held |= {key: value for key, value in rows[tag].get("reported", {}).items() if key not in _WORDS}
         kept = {key: value for key, value in held.items() if key.endswith(".version") or key.startswith("torch.")}
         for part in repair.stack.installed:  # of one release with their owner
-            if owner_of(part) == "transformer-engine" and "transformer-engine.version" in kept:
-                kept[f"{part}.version"] = kept["transformer-engine.version"]
+            if (owner := owner_of(part)) not in (None, TORCH) and f"{owner}.version" in kept:
+                kept[f"{part}.version"] = kept[f"{owner}.version"]
         label = f"{tag}-py3" if name.endswith("nvidia/pytorch") else tag
         remedy = Remedy(call=f"use the image {name}:{label}, and install nothing over its torch", then=kept)
         plan = FixPlan().joined(Pick(faults[0].id, UNNAMED, remedy))

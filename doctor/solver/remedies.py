@@ -27,7 +27,7 @@ def builds_of(stack: PackageSet, remedy: Remedy) -> Iterator[Remedy]:
         return
     public, _, label = present.partition("+")
     line = ".".join(map(str, series(public)))
-    labels = {key.partition("+")[2]: str(build["cuda"]) for key, build in stack.index.torch_builds.items()
+    labels = {key.partition("+")[2]: build.cuda for key, build in stack.index.torch_builds.items()
               if key.partition("+")[0] == line}  # fmt: skip
     default = str(brings(stack, public).get("torch.cuda", ""))
     for name in sorted(labels, key=lambda name: (labels[name] != default, -_number(name))):

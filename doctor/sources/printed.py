@@ -15,6 +15,7 @@ from functools import cache
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.titles import OTHER_NAMES
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.conda_names import conda_names
@@ -55,10 +56,6 @@ _KEYS = {
     "gcc version": "toolkit.gcc", "libc version": "platform.glibc", "gpu type": "gpu.name", "accelerator": "gpu.name",
     "gpu number": "gpu.count", "gpu count": "gpu.count", "os": "platform", "platform": "platform",
     "python platform": "platform", "deepspeed info": "deepspeed.version",
-}  # fmt: skip
-_NAMES = {
-    "transformer engine": "transformer-engine", "flash attention": "flash-attn", "megatron core": "megatron-core",
-    "flashinfer": "flashinfer-python",
 }  # fmt: skip
 #: Programs and drivers, which are no distributions.
 _OTHERS = frozenset({
@@ -214,7 +211,7 @@ def _platform(value: str, place: str) -> Iterator[Fact]:
 def _distribution(label: str, value: str, word: str, place: str, bare: bool) -> Iterator[Fact]:
     """Yield the version of a distribution: `vLLM version: 0.11.0`, and `flashinfer_python: 0.5.3` of SGLang."""
     name = label.removesuffix(" version")
-    name = _NAMES.get(name, name)
+    name = OTHER_NAMES.get(name, name)
     if (name == label and not bare) or name in _OTHERS or not re.fullmatch(NAME, name):
         return
     key = f"{canonicalize_name(name)}.version"

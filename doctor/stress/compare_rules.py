@@ -16,7 +16,7 @@ from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.result import KernelResult
 
-from .case_facts import COVERED, case_facts
+from .case_facts import case_facts, covered
 from .sweep import SweepResult
 from .verdict import BAD, CaseVerdict, verdict
 
@@ -62,7 +62,7 @@ class CasePredictor:
         self.environment = Facts(fact for key, fact in environment.items() if not key.startswith("workload."))
         self._predictions: dict[str, RulePrediction] = {}
         self._broken = self._broken_here()
-        served = {name for _, names in COVERED.values() for name in names}
+        served = {name for _, names in covered().values() for name in names}
         self._rules_about = {name: _rules_about(rulebook, name.partition(".")[0]) for name in served}
 
     def predict(self, case: Mapping[str, Any]) -> RulePrediction | None:
@@ -81,7 +81,7 @@ class CasePredictor:
         known, _ = know(self.rulebook, self.environment.with_(*facts.values()))
         serves: bool | None = True
         fired: dict[str, Rule] = {}
-        for name in COVERED[case["backend"]][1]:
+        for name in covered()[case["backend"]][1]:
             takes_it, reasons = self._served(name, known)
             if takes_it is False:
                 return RulePrediction(reasons, False)

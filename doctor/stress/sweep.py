@@ -13,6 +13,7 @@ from typing import Any
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import KernelResult
+from doctor.stress.devices import on_gpu
 from doctor.util.machine import this_machine
 from doctor.util.redact import shortened
 
@@ -80,11 +81,11 @@ def sweep(
     deadline = began + options.budget if options.budget else math.inf
     hello, problems = discover(options, on_step, deadline)
     device = str(hello["device"])
-    devices, trouble = devices_of(hello if device.startswith("cuda") else {}, options.memory)
+    devices, trouble = devices_of(hello if on_gpu(device) else {}, options.memory)
     if not devices:
         raise NoDiagnosis(f"no GPU can be used: {'; '.join(trouble)}")
     backends = selected_backends(options, hello, device)
-    planned = plan(backends, device, options.cases or (2400 if device.startswith("cuda") else 600), options.seed)
+    planned = plan(backends, device, options.cases or (2400 if on_gpu(device) else 600), options.seed)
     stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
     stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends), own=own_functions(backends))
     stack["attn-doctor"] = __version__
@@ -106,7 +107,7 @@ def sweep(
         models = {one.name: one.label.partition("(")[2] for one in devices}
         result.disagreements = disagreements(result.records, models)
         _minimize(options, result, on_step, minimized, deadline)
-        if device.startswith("cuda") and not options.backends:
+        if on_gpu(device) and not options.backends:
             _check_triton(options, result, deadline)
         if result.complete:
             journal.finish()

@@ -37,6 +37,7 @@ class Framework(NamedTuple):
     implementation: str = ""  # the value of that option that calls this framework
     own_implementation: str = ""  # the value that it sets itself, where its jobs do not choose
     kernel: str = ""  # the kernel program that runs the attention of its jobs
+    sweep: Mapping[str, tuple[str, ...]] = {}  # backend of the sweep -> what serves it in the rules' names
     server: Server | None = None  # how it is started, where it is a server
     calls: Mapping[str, str] = {}  # its option for backends -> the framework that computes attention then
 
@@ -136,4 +137,5 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     if "server" in row:
         own["server"] = server_of(row["server"])
     own |= {key: int(row.get(key, 0)) for key in ("rank", "assumed_rank")}
+    own["sweep"] = {backend: tuple(names) for backend, names in row.get("sweep", {}).items()}
     return Framework(**own, calls=row.get("calls", {}))

@@ -9,6 +9,8 @@ from typing import Any
 TITLES: dict[str, str] = {}
 #: Package -> (its place, what people call it), for those whose versions a report shows in its line of packages.
 SHOWN: dict[str, tuple[int, str]] = {}
+#: What reports and repositories call a package, in lower case -> the package.
+OTHER_NAMES: dict[str, str] = {}
 
 
 def declare_titles(name: str, body: Mapping[str, Any]) -> None:
@@ -18,3 +20,4 @@ def declare_titles(name: str, body: Mapping[str, Any]) -> None:
     for package, row in (body.get("packages") or {}).items():
         if "shown_as" in row:
             SHOWN[package] = (int(row.get("shown_rank", 0)), row["shown_as"])
+        OTHER_NAMES.update(dict.fromkeys(row.get("also_called") or (), package))

@@ -45,5 +45,5 @@ def _builds(series: str) -> Iterator[str]:
     for name, build in load_index().torch_builds.items():
         of_series, _, label = name.partition("+")
         if of_series == series:
-            yield from (f"{label} code for {arch}" for arch in build.get("archs", ()))
-            yield from (f"{label} {key} {build[key]}" for key in ("abi", "cudnn") if key in build)
+            yield from (f"{label} code for {arch}" for arch in build.archs)
+            yield from (f"{label} abi {build.abi}", f"{label} cudnn {build.cudnn}")

@@ -22,6 +22,7 @@ from .loader import Failure, FailureKind
 from .ownership import Owner, changed_files, shared_files
 from .repair import find_change, in_words
 from .survey import Installed, PackageVerdict, Place, Survey
+from .te_import import CUDNN
 from .torch_import import NO_EXTENSION
 
 __all__ = ["Installed", "Owner", "PackageFacts", "Place", "judge"]
@@ -143,16 +144,16 @@ def _loaded(work: Survey, packages: list[Installed]) -> Iterator[tuple[str, Any,
     )
     source = "the loader's search for the imports of the job"
     torch = predict(work.files, work.place.environ, job, te=False)
-    if not torch.families.get("cudnn"):
+    if not torch.families.get(CUDNN):
         return
-    yield "loader.torch_cudnn_folders", torch.folders("cudnn"), source
+    yield "loader.torch_cudnn_folders", torch.folders(CUDNN), source
     if work.place.conda and (copies := conda_copies(work.files, torch, work.place.conda, job.torch.site_dirs)):
         yield "loader.conda_copies", copies, source
-    if te_core is None and not torch.mixed("cudnn"):
+    if te_core is None and not torch.mixed(CUDNN):
         return
     both = predict(work.files, work.place.environ, job, te=True)
     if both.failure is None and te_core is not None:
-        yield "loader.te_cudnn_folders", both.folders("cudnn"), source
+        yield "loader.te_cudnn_folders", both.folders(CUDNN), source
     change = one_cudnn(work.files, work.place.environ, job)
     if change:
         yield "loader.one_cudnn", shell_commands(change), source + ", repeated with this change"
