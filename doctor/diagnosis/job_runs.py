@@ -7,6 +7,7 @@ from typing import Any
 
 from doctor.facts.libraries.frameworks import Framework, caller_or_default
 from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction, RunVerdict, Severity, Verdict
+from doctor.packages.flash_attn_wheels import PACKAGE
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.result import KernelOutcome, KernelResult, out_of_memory
 
@@ -19,7 +20,7 @@ _TE, _SDPA, _FLASH_ALONE = "te_attention", "sdpa", "flash_attention"
 #: What TransformerEngine calls its ways to communicate, the default first.
 _CP_OF_TE = ("p2p", "all_gather", "a2a", "a2a+p2p")
 #: Generation of flash-attn → its distribution.
-_FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
+_FLASH = {"2": PACKAGE, "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
 _PREDICTED_BY = {_TE: "te", _SDPA: "sdpa"}
 #: Prefix of predictions → of the engines of `context_parallel` that run the same library over several ranks.

@@ -87,7 +87,7 @@ def measure_speed(
 
     `lengths` in tokens replace its own; `compiled`: measure what torch.compile changes, too.
     """
-    ahead = prewarm_kernels(request._replace(run=True)) if device == "cuda" else None
+    ahead = prewarm_kernels(request._replace(run=True)) if device != "cpu" else None
     try:
         return run_plans([plan_speed(request, lengths, device, compiled)], on_step, ahead)[0]
     finally:
@@ -104,7 +104,7 @@ def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: 
     known = assessment.known
     if examined.python is None:
         raise NoDiagnosis(f"nothing can be measured: {examined.why_not or 'there is no interpreter'}")
-    if device == "cuda" and known.value("gpu.sm") in (None, ABSENT):
+    if device != "cpu" and known.value("gpu.sm") in (None, ABSENT):
         gpu = known.look_up("gpu.sm")
         hidden = f": {gpu.problem}" if gpu.problem else ""
         raise NoDiagnosis(f"nothing can be measured: no GPU was found{hidden}", "`--device cpu` measures on the CPU")

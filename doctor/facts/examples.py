@@ -8,7 +8,7 @@ from .kinds import BOOLEAN
 from .vocabulary import Term
 
 #: key -> a sensible value; booleans and keys with a list of values need none.
-_PACKAGE, _MODULE = "flash-attn", "flash_attn"  # where any package of the stack may stand
+_PACKAGE, _MODULE = "flash-attn", "flash_attn"  # for any package of the stack
 EXAMPLES: Mapping[str, str] = {
     "python.version": "3.11.7",
     "python.implementation": "cpython",

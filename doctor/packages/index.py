@@ -71,7 +71,8 @@ def loses_cuda(release: Release, platform: Platform) -> bool:
         return False
     elsewhere = Platform(platform.python, "Linux", "x86_64")
     here, there = (needs_of(release.requires, place) for place in (platform, elsewhere))
-    return not any("nvidia" in need.package for need in here) and any("nvidia" in need.package for need in there)
+    with_cuda = [any("nvidia" in need.package for need in needs) for needs in (here, there)]
+    return with_cuda == [False, True]
 
 
 def _tag_fits(tag: str, python: str) -> bool:

@@ -18,6 +18,10 @@ from doctor.model import ABSENT, TORCH
 BUILT_AGAINST_TORCH: dict[str, bool] = {}
 #: Built for each CUDA in the PyTorch indexes; the registry has one build of each.
 BUILT_PER_INDEX: set[str] = set()
+#: Their wheels require one torch or one core; compiled from a repository, they use the installed torch, without a core.
+LOOSE_FROM_SOURCE: set[str] = set()
+#: Package -> a part of the addresses of its own index, which has builds for several CUDA releases.
+OWN_INDEXES: dict[str, str] = {}
 #: What a package pins: its install replaces other releases of these.
 PINNED_BY: dict[str, tuple[str, ...]] = {}
 #: The extras with which a job on torch has a package; the major release of torch's CUDA replaces `{cuda_major}`.
@@ -33,6 +37,10 @@ def declare_relations(packages: Mapping[str, Mapping[str, Any]], unregistered: I
             BUILT_AGAINST_TORCH[name] = name not in unregistered
         if flag(row, "built_per_index"):
             BUILT_PER_INDEX.add(name)
+        if flag(row, "loose_from_source"):
+            LOOSE_FROM_SOURCE.add(name)
+        if "own_index" in row:
+            OWN_INDEXES[name] = row["own_index"]
         if "pins" in row:
             PINNED_BY[name] = tuple(row["pins"])
         if "torch_extras" in row:

@@ -301,7 +301,7 @@ def _rebuild(repair: FixSearch, outcome: CandidateFix) -> str | None:
         return None
     built = [
         name
-        for name in sorted(BUILT_AGAINST_TORCH)
+        for name in sorted(BUILT_AGAINST_TORCH, key=lambda one: (not BUILT_AGAINST_TORCH[one], one))
         if repair.stack.installed.get(name, ABSENT) != ABSENT and not {name, owner_of(name)} & set(outcome.chosen)
     ]
     if not built:

@@ -17,6 +17,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.result import KernelResult
 
 from .case_facts import case_facts, covered
+from .failures import COMPILER_CHECK
 from .sweep import SweepResult
 from .verdict import BAD, CaseVerdict, verdict
 
@@ -184,7 +185,7 @@ def compare_with_rules(sweep: SweepResult, python: str, rules: Sequence[str] = (
     facts = environment_of(Request(python=python), rulebook).facts
     predictor = CasePredictor(rulebook, facts)
     for item in sweep.failures:
-        item.rules = rules_of(item.case, predictor) if item.backend != "triton" else ()
+        item.rules = rules_of(item.case, predictor) if item.backend != COMPILER_CHECK else ()
     return compare(sweep.records, predictor)
 
 

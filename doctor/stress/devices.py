@@ -31,6 +31,11 @@ class Device:
         return min(known, default=None)
 
 
+def stack_of(hello: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what runs, by what the program says at its start."""
+    return {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
+
+
 def on_gpu(device: str) -> bool:
     """Return whether a device, as torch names it, is a GPU."""
     return device.startswith("cuda")

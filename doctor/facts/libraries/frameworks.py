@@ -99,6 +99,11 @@ def _check_owners(library: str, made: Framework, is_described: bool) -> None:
             raise DoctorError(f"the spelling `{spelling}` is the framework `{meant}`", hint)
 
 
+def caller_with_option() -> Framework:
+    """Return the framework of a job of which only the model or `attn_implementation` is known."""
+    return next((item for item in reversed(assumed_frameworks()) if item.takes_attn_implementation), Framework(""))
+
+
 def predicted_frameworks() -> list[Framework]:
     """Return the frameworks that are predicted for an environment without a job, where their packages are there."""
     return sorted((item for item in FRAMEWORKS.values() if item.predicted_with), key=lambda item: item.rank)

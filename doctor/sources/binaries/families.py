@@ -16,7 +16,7 @@ from doctor.model import TORCH
 from .files import Files
 from .loader import Failure, Process
 from .packages import OF_DRIVER
-from .te_import import CUDNN, import_te_common
+from .te_import import CUDNN, MODULE, import_te_common
 from .torch_import import TorchFiles, first_cudnn_call, import_torch
 
 #: Family -> beginning of its file names.
@@ -63,7 +63,7 @@ def predict(files: Files, environ: Mapping[str, str], job: Job, *, te: bool) -> 
     process.start(job.program)
     failure, failed = import_torch(process, job.torch, job.torch_text), TORCH
     if failure is None and te and job.te_core is not None:
-        failed = "transformer_engine"
+        failed = MODULE
         failure = import_te_common(process, job.torch.site_dirs, job.te_version, job.machine)
         if failure is None:
             found = process.dlopen(job.te_core, make_global=True)

@@ -17,6 +17,7 @@ OLDEST = (1, 9)  # before it, TransformerEngine left the search to the loader
 WHEEL_LATER, LOADER_EARLIER, CUDA_DEFAULT = (2, 4), (2, 11), (1, 13)
 DEFAULT_CUDA = "/usr/local/cuda"
 CUDNN = "cudnn"  # the library that torch and TransformerEngine both load: its family, and its folder in the wheels
+MODULE = "transformer_engine"
 LIBRARIES = (CUDNN, "nvrtc", "curand")
 Release = tuple[int, ...]
 
@@ -58,9 +59,7 @@ def load_one(process: Process, site_dirs: tuple[str, ...], release: Release, lib
     for name in order:
         if steps[name](process, site_dirs, release, library):
             return name
-    return Failure(
-        FailureKind.MISSING_LIBRARY, "transformer_engine", (f"lib{library}.so",), "TransformerEngine finds none"
-    )
+    return Failure(FailureKind.MISSING_LIBRARY, MODULE, (f"lib{library}.so",), "TransformerEngine finds none")
 
 
 def _home(process: Process, site_dirs: tuple[str, ...], release: Release, library: str) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from doctor.errors import DoctorError, fault
+from doctor.facts.vocabulary import TERMS, parse, parse_version
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.facts.vocabulary import parse, parse_version
 from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
+from doctor.packages.relations import LOOSE_FROM_SOURCE
 from doctor.packages.requirements import admits, needs_of, specifier
 from doctor.util.redact import shortened
 
@@ -28,7 +29,6 @@ from .base import (
 )
 from .local_wheels import wheel_names
 from .markers import applies, platforms
-from .source_builds import LOOSE_FROM_SOURCE
 from .version_ranges import OpenRange, binding, fits, go_together
 
 _MOST_ROUNDS = 8
@@ -104,7 +104,9 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
             pinned[name] = Fact(f"{name}.version", None, entries[0].place, entries[0].raw, problem.message)
     platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
     other_index = "torch.cuda" in facts
-    sources = frozenset(name for name in LOOSE_FROM_SOURCE if any(entry.source for entry in groups.get(name, ())))
+    sources = frozenset(
+        name for name in sorted(LOOSE_FROM_SOURCE) if any(entry.source for entry in groups.get(name, ()))
+    )
     alone = (name for name, entries in groups.items() if all(entry.alone or entry.constraint for entry in entries))
     loose = sources.union(alone)
     opened = _follow(pinned, ranges, extras, index, platform, likely, other_index, loose)
@@ -116,7 +118,7 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     facts.update({fact.key: fact for fact in pinned.values()})
     if wheels:
         facts["declared.wheels"] = Fact("declared.wheels", tuple(wheels), "the addresses of the files")
-    for name in sources - {"transformer-engine"}:  # whose wheels bind no torch
+    for name in sorted(one for one in sources if f"{one}.torch_pin" in TERMS):  # other wheels bind no torch
         place = f"{groups[name][0].place}, compiled against the installed torch"
         facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)
     if all(manifest.complete for manifest in manifests) and _value(pinned, TORCH) not in (None, ABSENT):

@@ -48,10 +48,11 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     if "__version__" in assigned:
         yield fact("torch.version", assigned["__version__"], source)
     missing = f"`{source}` does not give it"
-    if "cuda" in assigned:
+    cuda = assigned.get("cuda")  # empty: a build without CUDA
+    if cuda is not None:
         yield fact(
             "torch.cuda",
-            assigned["cuda"] or ABSENT,
+            cuda or ABSENT,
             source,
             raw=f"hip {assigned['hip']}" if assigned.get("hip") else None,
         )
@@ -61,7 +62,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         yield fact("torch.git_version", assigned["git_version"], source)
     if (abi := _abi(folder)) is not None:
         yield fact("torch.cxx11_abi", *abi)
-    if "cuda" in assigned and not assigned["cuda"]:
+    if cuda == "":
         yield Fact("torch.arch_list", ABSENT, source)  # a build without CUDA has code for no GPU
     elif (archs := _arch_list(folder)) is not None:
         yield fact("torch.arch_list", *archs)

@@ -26,6 +26,7 @@ _NAMES = {
     "pytorch": TORCH, "pytorch-gpu": TORCH, "pytorch-cpu": TORCH, "libtorch": TORCH, "torchtriton": "triton",
 }  # fmt: skip
 _CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first one present says what torch was built for
+_CUDNN = "cudnn"
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
 
 
@@ -78,7 +79,7 @@ def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], row
 def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[DeclaredRequirement]:
     for name, (ranges, line, _) in found.items():
         own = _NAMES.get(name, canonicalize_name(name))
-        if name not in (*_CUDA, "python", "cudnn", "pip"):
+        if name not in (*_CUDA, "python", _CUDNN, "pip"):
             raw = rows[line - 1].rstrip("\r")
             if ranges and not _is_range(ranges):
                 problem = f"`{shortened(ranges, 60)}` is a version of conda, not one of PEP 440"
@@ -168,9 +169,9 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     else:
         problem = "the file does not determine the CUDA of conda's torch"
         facts.append(Fact("torch.cuda", None, at, problem=problem))
-    own, bundled = _fixed(found, "cudnn"), re.search(r"cudnn([0-9]+\.[0-9]+(?:\.[0-9]+)?)", build)
+    own, bundled = _fixed(found, _CUDNN), re.search(r"cudnn([0-9]+\.[0-9]+(?:\.[0-9]+)?)", build)
     if own and own.count(".") > 1:
-        facts.append(Fact("cudnn.version", own, f"{path}:{found['cudnn'][1]}"))
+        facts.append(Fact("cudnn.version", own, f"{path}:{found[_CUDNN][1]}"))
     elif bundled:
         facts.append(Fact("cudnn.version", bundled[1], at))
     else:

@@ -24,8 +24,8 @@ from doctor.sources.manifests.base import (
     builds,
     cuda_of_index,
     index_builds,
+    own_builds,
     pin_of,
-    vllm_builds,
 )
 from doctor.sources.manifests.local_wheels import Wheel, found_in, named_file, wheel_facts
 from doctor.sources.watch import Watch
@@ -85,7 +85,7 @@ class Reader:
         self._read_wheels(watch)
         for index in [fact for fact in self.facts if fact.key == "torch.cuda"]:
             self.facts += index_builds((entry.name for entry in wanted), index.source)
-        self.facts += vllm_builds({entry.name for entry in wanted}, self.indexes)
+        self.facts += own_builds({entry.name for entry in wanted}, self.indexes)
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 

@@ -124,12 +124,11 @@ def _pytorch(tag: str, line: _Line) -> Image:
         problem = f"the tag `{tag or 'latest'}` of pytorch/pytorch fixes no release"
         return Image((line.entry(TORCH, problem=problem),))
     conda = tuple(map(int, found["version"].split(".")[:2])) < _FIRST_OF_WHEELS
-    version = found["version"] + ("" if conda else f"+cu{found['cuda'].replace('.', '')}")
+    cuda = found["cuda"]
+    version = found["version"] + ("" if conda else f"+cu{cuda.replace('.', '')}")
     build = "package of conda" if conda else "wheel"
-    note = (
-        f"{line.place}: its torch is assumed to be the {build} for CUDA {found['cuda']}, with the cuDNN of that build"
-    )
-    return Image((line.entry(TORCH, version),), (Fact("torch.cuda", found["cuda"], line.place),), (note,))
+    note = f"{line.place}: its torch is assumed to be the {build} for CUDA {cuda}, with the cuDNN of that build"
+    return Image((line.entry(TORCH, version),), (Fact("torch.cuda", cuda, line.place),), (note,))
 
 
 def _server(server: Server, image: str, tag: str, line: _Line) -> Image:

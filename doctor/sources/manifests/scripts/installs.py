@@ -24,7 +24,7 @@ from doctor.sources.manifests.base import (
     Manifest,
     cuda_of_index,
     index_builds,
-    vllm_builds,
+    own_builds,
 )  # fmt: skip
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
@@ -137,7 +137,7 @@ class Installs:
         indexes = [*((0, url) for url in urls if url), *indexes]
         if certain:
             named = [*((f"{self.path}:{line or at}", url) for line, url in indexes), *reader.indexes]
-            self.facts.update({fact.key: fact for fact in vllm_builds(wanted, named)})
+            self.facts.update({fact.key: fact for fact in own_builds(wanted, named)})
         if TORCH in wanted or not wanted.isdisjoint(BUILT_PER_INDEX):
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
             match = re.fullmatch(r"cu([0-9]+)([0-9])", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
