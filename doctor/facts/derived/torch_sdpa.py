@@ -195,6 +195,16 @@ def _calls_flash_attn(framework: str, attn_implementation: str, selected: str | 
 
 
 @derived(
+    "workload.use_varlen_attn",
+    BOOLEAN,
+    "XTuner: packed sequences through varlen attention; off by default",
+    needs=("workload.framework",),
+)
+def _use_varlen_attn(framework: str) -> bool | None:
+    return False if framework == "xtuner" else None
+
+
+@derived(
     "workload.enable_gqa",
     BOOLEAN,
     "SDPA is called with enable_gqa=True instead of expanded key/value heads",
