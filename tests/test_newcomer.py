@@ -186,6 +186,7 @@ preference:
 packages:
   acme-attn:
     modules: [acme_attn]
+    facts: [compiled_files]
     opens: {files: 'acme_attn/_C[.]so'}
     wheel_names_build: true
     role: attention
@@ -431,6 +432,22 @@ def test_a_library(original: Path, tmp_path: Path) -> None:
     assert [finding["id"] for finding in report["findings"]] == ["ACME001"]
     assert [(item["library"], item["selected"]) for item in report["backends"]] == [("acme", "acme.plain")]
     assert doctor(copy, "rules", "test", "rules/acme").returncode == 0
+
+
+def test_a_library_says_which_facts_its_packages_have(with_library: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules" / "team").mkdir(parents=True)
+    (tmp_path / "rules" / "team" / "TEAM001.yaml").write_text(
+        "{id: TEAM001, name: acme-does-not-load, severity: error, summary: Acme does not load, why: w, "
+        "references: [r], when: {acme-attn.known_unloadable: true}}"
+    )
+    for fitting, code in (("2.9.0", 1), ("2.8.0", 0)):
+        (tmp_path / "facts.yaml").write_text(
+            "facts: {acme-attn.version: '1.0', torch.version: '2.8.0+cu128', python.version: '3.11.7', "
+            f"acme-attn.fitting_torch: ['{fitting}+cu128']}}\n"
+        )
+        done = doctor(with_library, "check", "--no-run", "--facts", tmp_path / "facts.yaml", "--rules",
+                      tmp_path / "rules", "--format", "json")  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
+from doctor.cli.options import Device
 from doctor.diagnosis.batch import answer as answer_line
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.speed import measure_speed
@@ -54,7 +55,7 @@ def backends(
         typer.Option(metavar="N,N,…", help="With `--run`: these sequence lengths instead of the job's: `1k,2k,4k`."),
     ] = None,
     device: Annotated[
-        Literal["cuda", "cpu"], typer.Option(help="With `--run`: the CPU shows what runs, not how fast a GPU is.")
+        Device, typer.Option(help="With `--run`: the CPU shows what runs, not how fast a GPU is.")
     ] = "cuda",
 ) -> int:
     """Show which attention backend will be selected for this workload, and why not the others."""

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from doctor.cli.options import Device
 from doctor.diagnosis.fleet.groups import Collection, report_of
 from doctor.diagnosis.fleet.records import MAX_LINE, NodeAnswer, encode, read_answers
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
@@ -92,7 +93,7 @@ def fleet(
         bool, typer.Option("--run", help="Run the same kernels on every GPU and compare results and bits.")
     ] = False,
     cases: Annotated[int, typer.Option(metavar="N", min=1, max=2000, help="With --run: cases on each GPU.")] = CASES,
-    device: Annotated[Literal["cuda", "cpu"] | None, typer.Option(metavar="DEVICE", help="With --run.")] = None,
+    device: Annotated[Device | None, typer.Option(metavar="DEVICE", help="With --run.")] = None,
     timeout: NodeTimeout = NODE_TIMEOUT,
     fail_on: FailOn = None,
 ) -> int:
@@ -298,7 +299,7 @@ def stress(
     cases: Annotated[int, typer.Option(metavar="N", min=1, max=10**6, help="Cases over all backends.")] = 2400,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=10**9, help="Another sample of cases.")] = 0,
     backend: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this backend. Repeatable.")] = None,
-    device: Annotated[Literal["cuda", "cpu"] | None, typer.Option(metavar="DEVICE", help="cuda or cpu.")] = None,
+    device: Annotated[Device | None, typer.Option(metavar="DEVICE", help="cuda or cpu.")] = None,
     share: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Cases of one task.")] = 25,
     case_timeout: Annotated[
         float, typer.Option(parser=seconds, metavar="SECONDS", show_default="60", help="Time limit of one case.")

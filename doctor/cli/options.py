@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 from typer.core import TyperCommand
 
+#: What a kernel runs on, as torch names it.
+Device = Literal["cuda", "cpu"]
 FailOnWord = Literal["error", "warning", "note", "never"]  # the severities of `doctor.model`, and none
 FAIL_ON: tuple[str, ...] = get_args(FailOnWord)
 KERNEL_TIMEOUT = 120.0  # seconds

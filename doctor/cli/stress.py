@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from zlib import crc32
 
 import typer
 
+from doctor.cli.options import Device
 from doctor.errors import DoctorError, Interrupted
 from doctor.sources.probes.locate import find_target
 from doctor.sources.project.config import project_defaults
@@ -78,7 +79,7 @@ def stress(
         ),
     ] = None,
     device: Annotated[
-        Literal["cuda", "cpu"] | None,
+        Device | None,
         typer.Option(metavar="DEVICE", help="cuda or cpu (default: the GPUs, if any)."),
     ] = None,
     budget: Annotated[

@@ -45,12 +45,16 @@ def judged(path: Path, target: TargetOptions) -> tuple[Forms, bool]:
         loads, problem = _by_record(known, wheel.fitting_torch)
     sm = known.value("gpu.sm")
     runs = None if sm in (None, ABSENT) or not wheel.gpu_code else runs_on(wheel.gpu_code, str(sm)) or "not at all"
+    torch = known.value("torch.version")
     found = {
-        "schema": 1, "package": wheel.name, "version": wheel.version, "torch": known.value("torch.version"),
+        "schema": 1, "package": wheel.name, "version": wheel.version, "torch": torch,
         "loads": loads, "problem": problem or None, "fitting_torch": wheel.fitting_torch, "gpu_code": wheel.gpu_code,
         "gpu": None if sm in (None, ABSENT) else sm, "runs_on_gpu": runs,
     }  # fmt: skip
-    forms: Forms = {"text": lambda style: _as_text(found), "json": lambda style: json.dumps(found, indent=2) + "\n"}
+    forms: Forms = {
+        "text": lambda style: _as_text(found, torch),
+        "json": lambda style: json.dumps(found, indent=2) + "\n",
+    }
     return forms, loads is True
 
 
@@ -73,8 +77,8 @@ def _by_record(known: FactResolver, fitting: tuple[str, ...] | None) -> tuple[bo
     return (True, "") if labelled(build) in fitting else (False, misfit(str(version), build.cuda, fitting))
 
 
-def _as_text(found: dict[str, Any]) -> str:
-    torch = f" next to torch {found['torch']}" if found["torch"] not in (None, ABSENT) else ""
+def _as_text(found: dict[str, Any], version: object) -> str:
+    torch = f" next to torch {version}" if version not in (None, ABSENT) else ""
     lines = [f"{found['package']} {found['version']}: {_WORDS[found['loads']]}{torch}"]
     lines += [f"  {found['problem']}"] if found["problem"] else []
     if found["fitting_torch"] is not None:

@@ -184,8 +184,7 @@ def _as_json(answer: WheelMatch, way: Build) -> str:
     whole = {
         "schema": 1,
         "package": PACKAGE,
-        "place": {"torch": place.torch, "cuda": place.cuda, "cxx11_abi": place.abi, "python": place.python,
-                  "system": place.system, "machine": place.machine, "glibc": place.glibc},
+        "place": {"cxx11_abi" if name == "abi" else name: value for name, value in place._asdict().items()},
         "wheels": [as_dict(wheel) for wheel in answer.fitting],
         "missing": list(answer.missing),
         "why_not": answer.why_not,

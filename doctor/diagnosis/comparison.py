@@ -39,9 +39,10 @@ _CUDNN = re.compile(r"cudnn\..+|nvidia-cudnn-cu\d+\.version")
 _TE = re.compile(r"transformer-engine(-torch|-cu\d+)?\.(version|wheel)")
 #: First part of a key -> the difference it belongs to.
 _FAMILIES = {"driver": "driver", "gpu": "GPU", "python": "Python", "platform": "platform", "toolkit": "CUDA toolkit"}
+_ENGINE = "TransformerEngine"
 _AREAS = {
     "driver": DiffArea.DRIVER, "GPU": DiffArea.GPU, "cuDNN": DiffArea.LIBRARY, "torch": DiffArea.LIBRARY,
-    "TransformerEngine": DiffArea.LIBRARY, "Python": DiffArea.OTHER, "platform": DiffArea.OTHER,
+    _ENGINE: DiffArea.LIBRARY, "Python": DiffArea.OTHER, "platform": DiffArea.OTHER,
     "CUDA toolkit": DiffArea.FILE,
 }  # fmt: skip
 #: The key that names a difference of several facts.
@@ -154,7 +155,7 @@ def _name_of(key: str) -> str:
     if _CUDNN.fullmatch(key):
         return "cuDNN"
     if _TE.fullmatch(key):
-        return "TransformerEngine"
+        return _ENGINE
     if key.startswith(("env.", "workload.")):
         return key.partition(".")[2] if key.startswith("env.") else key
     first = key.partition(".")[0]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from doctor.facts.libraries.frameworks import Framework, caller_or_default
 from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction, RunVerdict, Severity, Verdict
+from doctor.packages.release_wheels import PACKAGE
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.result import KernelOutcome, KernelResult, out_of_memory
 
@@ -13,14 +15,14 @@ from .carried_words import sentence
 
 UNPREDICTED = "UNPREDICTED"
 
-_TE_USERS = ("transformer_engine", "megatron")
-_SDPA_USERS = ("torch_sdpa", "transformers", None)
+#: Kernel programs by what they run: TransformerEngine, torch or what replaces it there, flash-attn.
+_TE, _SDPA, _FLASH_ALONE = "te_attention", "sdpa", "flash_attention"
 #: What TransformerEngine calls its ways to communicate, the default first.
 _CP_OF_TE = ("p2p", "all_gather", "a2a", "a2a+p2p")
 #: Generation of flash-attn → its distribution.
-_FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
+_FLASH = {"2": PACKAGE, "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
-_PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
+_PREDICTED_BY = {_TE: "te", _SDPA: "sdpa"}
 #: Prefix of predictions → of the engines of `context_parallel` that run the same library over several ranks.
 _OVER_RANKS = {"te": "te.", "sdpa": "torch."}
 #: Engine of context parallelism → the `cp_comm_type` that it runs.
@@ -43,16 +45,16 @@ def job_requests(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str,
     if "head_dim_qk" not in job:
         return []
     requests: list[tuple[str, dict[str, Any]]] = []
-    framework = known.value("workload.framework")
+    framework = caller_or_default(known.value("workload.framework"))
     implementation = known.value("workload.attn_implementation")
     te = known.value("transformer-engine.version")
-    if framework in _TE_USERS and te not in (None, ABSENT):
-        requests.append(("te_attention", _without_packing(_with_switches(job))))
-    elif framework in _SDPA_USERS and implementation in (None, ABSENT, "sdpa"):
-        requests.append(("sdpa", {**job, "backend": "default"}))
+    if framework.kernel == _TE and te not in (None, ABSENT):
+        requests.append((_TE, _without_packing(_with_switches(job))))
+    elif framework.kernel == _SDPA and implementation in (None, ABSENT, "sdpa"):
+        requests.append((_SDPA, {**job, "backend": "default"}))
     flash = _flash(known, framework, implementation)
     if flash is not None:
-        requests.append(("flash_attention", {**job, "backend": flash}))
+        requests.append((_FLASH_ALONE, {**job, "backend": flash}))
     if known.value("workload.qkv_interleaved"):
         requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation, job)}))
     requests += _context_parallel(known, job)
@@ -93,15 +95,15 @@ def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple
     ranks, gpus = known.value("workload.cp_size"), known.value("gpu.count")
     if not isinstance(ranks, int) or ranks < 2 or not isinstance(gpus, int) or gpus < 2:
         return []
-    framework = known.value("workload.framework")
+    framework = caller_or_default(known.value("workload.framework"))
     comm = known.value("workload.cp_comm_type")
     request = dict(job)
-    if framework in _TE_USERS and known.value("transformer-engine.version") not in (None, ABSENT):
+    if framework.kernel == _TE and known.value("transformer-engine.version") not in (None, ABSENT):
         engine = f"te.{comm if comm in _CP_OF_TE else _CP_OF_TE[0]}"
         request = _with_switches(job)
     elif known.value("ring-flash-attn.version") not in (None, ABSENT):
         engine = "ring_flash_attn.llama3"  # what its adapter puts into transformers, for packed batches
-    elif framework in _SDPA_USERS:
+    elif framework.kernel == _SDPA:
         engine = "torch.alltoall" if comm == "a2a" else "torch.allgather"
     else:
         return []
@@ -113,18 +115,20 @@ def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple
     return [("context_parallel", {**request, "engine": engine, "packed": packed, "ranks": min(ranks, gpus)})]
 
 
-def _flash(known: FactResolver, framework: object, implementation: object) -> str | None:
+def _flash(known: FactResolver, framework: Framework, implementation: object) -> str | None:
     """The flash-attn that the job calls by itself, if it is installed."""
-    generation = "2" if framework == "flash_attn" else str(implementation).removeprefix("flash_attention_")
-    distribution = _FLASH.get(generation) if framework in ("flash_attn", "transformers", None) else None
+    is_flash = framework.kernel == _FLASH_ALONE
+    may_name_it = framework.takes_attn_implementation or known.value("workload.framework") is None
+    generation = "2" if is_flash else str(implementation).removeprefix("flash_attention_")
+    distribution = _FLASH.get(generation) if is_flash or (framework.kernel and may_name_it) else None
     if distribution is None or known.value(f"{distribution}.version") in (None, ABSENT):
         return None
     return f"flash{generation}"
 
 
-def _who_reads_views(framework: object, implementation: object, job: Mapping[str, Any]) -> dict[str, list[str]]:
+def _who_reads_views(framework: Framework, implementation: object, job: Mapping[str, Any]) -> dict[str, list[str]]:
     """The backends that a job of torch alone can come to: importing the others takes seconds and adds nothing."""
-    if framework not in _SDPA_USERS:
+    if framework.kernel != _SDPA:
         return {}
     if job.get("sdpa_backend") is not None:
         return {"backends": [f"sdpa.{job['sdpa_backend']}"]}
@@ -295,7 +299,7 @@ def _contradiction(
     observed = answer.observed
     families = {str(family) for family in observed.get("ran") or ()}
     wanted = prediction.selected or "no backend"
-    if kernel == "te_attention":
+    if kernel == _TE:
         chosen = observed.get("selected")
         if "selected" in observed and chosen != prediction.selected:
             return f"{prediction.library} took {chosen}, where {wanted} was predicted"

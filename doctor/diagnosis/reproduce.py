@@ -31,8 +31,8 @@ def reproduction(
     shown = _shown(bench, request, script, kind, answer)
     about = " ".join(said.split())
     head = [f"# attn-doctor, kernel {kernel}: {shortened(about, 300)}"]
-    if answer.observed.get("torch"):
-        head[0] += f" (torch {answer.observed['torch']})"
+    if version := answer.observed.get("torch"):
+        head[0] += f" (torch {version})"
     head.append(f"# {_TOLD[shown]}")
     return "\n".join(head) + "\n" + script
 

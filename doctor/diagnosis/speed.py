@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis
+from doctor.facts.libraries.frameworks import Framework, caller_by_implementation, caller_or_default
 from doctor.facts.measurement import Measurement
 from doctor.model import ABSENT
 from doctor.report.speed_model import Speed, SpeedRow
-from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rule import Library, as_tuple
+from doctor.rulebook.rule import AttentionCall
 from doctor.rulebook.rulebook import Rulebook
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
@@ -38,26 +38,6 @@ _CARRIED = frozenset(
         "varlen_attn", "torch_compile", "inference_kv_cache", "cache_implementation", "window",
     )
 )  # fmt: skip
-#: Backend that transformers selects -> the call that is measured.
-_OF_TRANSFORMERS = {
-    "hf.eager": "hf.eager", "hf.flash_attention_2": "fa.flash2", "hf.flash_attention_3": "fa.flash3",
-    "hf.flash_attention_4": "fa.flash4", "hf.flex_attention": "flex.triton",
-}  # fmt: skip
-_TE_USERS = ("transformer_engine", "megatron")
-#: Framework -> the prefix of its prediction.
-_PREFIX = {"flash_attn": "fa", "xformers": "xf", "flex_attention": "flex", **dict.fromkeys(_TE_USERS, "te")}
-#: Calls in the order in which they are measured, as time is limited: what is imported or compiled for long goes last.
-_RANKS = {
-    name: rank
-    for rank, name in enumerate(
-        ("sdpa", "hf", "torch", "fa", "te", "xformers", "flex.triton", "sageattention", "natten")
-    )
-}
-
-#: Calls that exist in compiled form only.
-_COMPILED = ("flex.triton",)
-#: Measured when everything else was: it serves to find errors, not to train.
-_SLOWEST = ("flex.eager",)
 
 
 class Call(NamedTuple):
@@ -68,6 +48,8 @@ class Call(NamedTuple):
     select: str
     compiled: bool  # torch.compile may change its speed
     env: Mapping[str, str]
+    only_compiled: bool = False  # it exists in compiled form only
+    for_errors: bool = False  # it serves to find errors, not to train
 
 
 @dataclass(frozen=True)
@@ -86,6 +68,7 @@ class SpeedPlan:
     variables: Mapping[str, str | None]
     target: str
     layers: tuple[str, ...]
+    selected: str | None = None  # the call that the job makes, as predicted
 
     @property
     def budget(self) -> float:
@@ -104,7 +87,7 @@ def measure_speed(
 
     `lengths` in tokens replace its own; `compiled`: measure what torch.compile changes, too.
     """
-    ahead = prewarm_kernels(request._replace(run=True)) if device == "cuda" else None
+    ahead = prewarm_kernels(request._replace(run=True)) if device != "cpu" else None
     try:
         return run_plans([plan_speed(request, lengths, device, compiled)], on_step, ahead)[0]
     finally:
@@ -121,7 +104,7 @@ def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: 
     known = assessment.known
     if examined.python is None:
         raise NoDiagnosis(f"nothing can be measured: {examined.why_not or 'there is no interpreter'}")
-    if device == "cuda" and known.value("gpu.sm") in (None, ABSENT):
+    if device != "cpu" and known.value("gpu.sm") in (None, ABSENT):
         gpu = known.look_up("gpu.sm")
         hidden = f": {gpu.problem}" if gpu.problem else ""
         raise NoDiagnosis(f"nothing can be measured: no GPU was found{hidden}", "`--device cpu` measures on the CPU")
@@ -133,6 +116,7 @@ def plan_speed(request: Request, lengths: Sequence[int], device: str, compiled: 
     return SpeedPlan(
         known, job, shapes, tuple(calls), missing, device, compiled, examined.python, request.timeout,
         examined.variables, examined.target, tuple(str(layer.name) for layer in examined.layers),
+        selected_call(rulebook, known),
     )  # fmt: skip
 
 
@@ -169,27 +153,26 @@ _COUNTS_ONLY = ("gradient_accumulation_steps",)
 
 def calls_of(rulebook: Rulebook, known: FactResolver) -> tuple[list[Call], tuple[str, ...]]:
     """Return the calls of installed libraries that may compute this job, and the distributions that are missing."""
-    framework = str(known.value("workload.framework") or "torch_sdpa")
-    found, missing = [], []
+    framework = caller_or_default(known.value("workload.framework"))
+    found: list[tuple[int, Call]] = []
+    missing: list[str] = []
     for library in rulebook.libraries.values():
         for item in library.attention_calls:
-            if "when" in item and parse_conditions(item["when"]).holds(known) is not True:
+            if item.when is not None and item.when.holds(known) is not True:
                 continue
-            names = as_tuple(item.get("package")) or library.distributions[:1]
-            states = [known.value(f"{name}.version") for name in names]
+            states = [known.value(f"{name}.version") for name in item.packages]
             if any(state not in (None, ABSENT) for state in states):
-                found.append(_call(item, library, framework))
-            elif names[0] not in missing:
-                missing.append(names[0])
-    found.sort(key=lambda call: _RANKS.get(call.id, _RANKS.get(call.id.partition(".")[0], len(_RANKS))))
-    return found, tuple(missing)
+                found.append((item.rank, _call(item, framework)))
+            elif item.packages[0] not in missing:
+                missing.append(item.packages[0])
+    found.sort(key=lambda ranked: ranked[0])
+    return [call for _, call in found], tuple(missing)
 
 
-def _call(item: Mapping[str, Any], library: Library, framework: str) -> Call:
-    select = item["select"]
-    words = select.get("transformers" if framework == "xtuner" else framework) or select.get("*") or ""
-    compiled = str(item.get("compiled")).lower() == "true"
-    return Call(item["id"], item["title"], words, compiled, {k: str(v) for k, v in (item.get("env") or {}).items()})
+def _call(item: AttentionCall, framework: Framework) -> Call:
+    names = (framework.word, framework.library, "*")
+    words = next((item.select[name] for name in names if item.select.get(name)), "")
+    return Call(item.id, item.title, words, item.compiled, item.env, item.only_compiled, item.for_errors)
 
 
 def with_length(job: Mapping[str, Any], length: int) -> dict[str, Any]:
@@ -204,7 +187,9 @@ def run_requests(
     plan: SpeedPlan, requests: Sequence[Mapping[str, Any]], ahead: PrewarmedProcess | None
 ) -> list[KernelResult]:
     """Run plain calls, and then those that need the compiler, in a process that has loaded it meanwhile."""
-    later = [number for number, request in enumerate(requests) if plan.device != "cpu" and is_compiled(request)]
+    later = [
+        number for number, request in enumerate(requests) if plan.device != "cpu" and is_compiled(request, plan.calls)
+    ]
     sooner = [number for number in range(len(requests)) if number not in set(later)]
     compiler = PrewarmedProcess(plan.python, PROGRAM) if later and not plan.variables else None
     try:
@@ -222,9 +207,10 @@ def run_requests(
     return [found[number] for number in range(len(requests))]
 
 
-def is_compiled(request: Mapping[str, Any]) -> bool:
+def is_compiled(request: Mapping[str, Any], calls: Sequence[Call]) -> bool:
     """Return whether a call goes through torch.compile."""
-    return bool(request["compiled"]) or request["measured"] in _COMPILED
+    only = (call.id for call in calls if call.only_compiled)
+    return bool(request["compiled"]) or request["measured"] in only
 
 
 def requests_of(plan: SpeedPlan, until: float) -> Iterator[dict[str, Any]]:
@@ -236,12 +222,12 @@ def requests_of(plan: SpeedPlan, until: float) -> Iterator[dict[str, Any]]:
         return {**shape, **env, **words}
 
     for shape in plan.shapes:
-        yield from (one(shape, call, False) for call in plan.calls if call.id not in _SLOWEST)
+        yield from (one(shape, call, False) for call in plan.calls if not call.for_errors)
     if plan.compiled and plan.device != "cpu":
         for shape in plan.shapes:
             yield from (one(shape, call, True) for call in plan.calls if call.compiled)
     for shape in plan.shapes:
-        yield from (one(shape, call, False) for call in plan.calls if call.id in _SLOWEST)
+        yield from (one(shape, call, False) for call in plan.calls if call.for_errors)
 
 
 def _speed(
@@ -258,7 +244,7 @@ def _speed(
     first = next((row.measurement for row in rows if row.measurement.ran), rows[0].measurement if rows else None)
     words = {} if first is None else first.as_record()
     # The process of compiled calls starts when the one of plain calls ends, and sees its load.
-    plain = [answer for request, answer in zip(requests, answers, strict=True) if not is_compiled(request)]
+    plain = [answer for request, answer in zip(requests, answers, strict=True) if not is_compiled(request, plan.calls)]
     states = [answer.observed.get("gpu_state") for answer in plain]
     busy = dict.fromkeys(state["busy"] for state in states if isinstance(state, Mapping) and state.get("busy"))
     notes = [f"{text}; times and memory say little" for text in busy]
@@ -266,7 +252,7 @@ def _speed(
         notes.append(f"the model has other layers that were not measured: {', '.join(plan.layers)}")
     whole = {**plan.job, **{word: words.get(word) for word in _SHOWN if words.get(word) is not None}}
     return Speed(
-        tool=TOOL, target=plan.target, job=whole, rows=tuple(shown), selected=selected_call(plan.known),
+        tool=TOOL, target=plan.target, job=whole, rows=tuple(shown), selected=plan.selected,
         matrix_tflops=rate, not_installed=plan.missing, notes=tuple(notes),
         timing={**clock.laps(), **spent({PROGRAM: answers})},
         lost={word: why for word, why in dropped(SDPA, plan.job).items() if word not in _CARRIED},
@@ -317,20 +303,21 @@ def measurement_of(request: Mapping[str, Any], answer: KernelResult) -> Measurem
     return Measurement(**values)
 
 
-def selected_call(known: FactResolver) -> str | None:
+def selected_call(rulebook: Rulebook, known: FactResolver) -> str | None:
     """Return the call that the job makes, by the predictions of its framework; None where it is unknown."""
-    framework = known.value("workload.framework")
-    if framework in ("transformers", "xtuner"):
-        chosen = known.value("hf.selected")
-        if chosen != "hf.sdpa":
-            return _OF_TRANSFORMERS.get(str(chosen))
-        framework = "torch_sdpa"
-    prefix = _PREFIX.get(str(framework), "sdpa" if framework in (None, "torch_sdpa") else None)
-    if prefix is None:
+    return _selected_of(rulebook, caller_or_default(known.value("workload.framework")), known)
+
+
+def _selected_of(rulebook: Rulebook, framework: Framework, known: FactResolver) -> str | None:
+    library = rulebook.libraries.get(framework.library)
+    if library is None or library.prefix is None or not library.attention_calls:
         return None
-    chosen = known.value(f"{prefix}.selected")
-    if not isinstance(chosen, str) or not chosen.startswith(f"{prefix}."):
+    chosen = known.value(f"{library.prefix}.selected")
+    if not isinstance(chosen, str) or not chosen.startswith(f"{library.prefix}."):
         return None
-    if chosen.startswith("te.flash"):
-        return "te.flash"
-    return "xformers" if prefix == "xf" else chosen
+    calls = (call for one in rulebook.libraries.values() for call in one.attention_calls)
+    made = next((call.id for call in calls if chosen in call.backends), None)
+    if made is not None or not framework.takes_attn_implementation:
+        return made or chosen
+    called = caller_by_implementation(chosen.partition(".")[2])  # it leaves the choice to another library
+    return None if called is None else _selected_of(rulebook, called, known)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from doctor.facts.derived.shapes import framework_of
-from doctor.model import ABSENT, Facts
+from doctor.facts.libraries.frameworks import caller_named, caller_with_option
+from doctor.model import ABSENT, TORCH, Facts
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 
@@ -76,13 +77,14 @@ def _wanted(facts: Facts, rulebook: Rulebook) -> Iterator[str]:
     stated = any(key in facts for key in ("workload.framework", "workload.attn_implementation", "workload.model_type"))
     if framework is None and not stated:
         return
-    library = rulebook.libraries.get(framework or "transformers")
-    yield from library.distributions[:1] if library is not None else ()
-    if framework == "megatron":
-        yield "transformer-engine"
+    caller = caller_named(framework) if framework is not None else caller_with_option()
+    called = () if caller.takes_attn_implementation else (caller.library,)  # models bring what they call
+    for name in (caller.word, *called):
+        library = rulebook.libraries.get(name)
+        yield from library.distributions[:1] if library is not None else ()
     if facts.value("workload.trainer") in rulebook.libraries:
         yield from rulebook.libraries[str(facts.value("workload.trainer"))].distributions[:1]
-    yield "torch"
+    yield TORCH
 
 
 def _machine(facts: Facts) -> Facts:

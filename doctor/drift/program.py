@@ -20,9 +20,10 @@ HOPS = 40
 STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 #: A package with this many sibling folders is a family (one folder per model): a missing member is a missing feature.
 FAMILY = 30
+_TORCH = "torch"
 #: Present in every stack: where its files are not found, its version is unknown, but it is not absent.
 ASSUMED_PRESENT = frozenset(
-    {"torch", "numpy", "packaging", "einops", "triton", "typing_extensions", "importlib_metadata", "setuptools",
+    {_TORCH, "numpy", "packaging", "einops", "triton", "typing_extensions", "importlib_metadata", "setuptools",
      "pkg_resources", "tqdm", "yaml", "regex", "huggingface_hub", "safetensors", "tokenizers", "mmengine",
      "accelerate", "datasets", "pydantic", "psutil", "sentencepiece", "torchvision", "scipy", "pandas", "PIL"}
 )  # fmt: skip
@@ -111,7 +112,7 @@ class Program:
     @property
     def is_complete(self) -> bool:
         """Whether this is the whole environment of a job: without torch it is a part of one, and more may be there."""
-        return "torch" in self.environment.packages or "torch" in self.environment.releases
+        return _TORCH in self.environment.packages or _TORCH in self.environment.releases
 
     def is_assumed(self, module: str) -> bool:
         """Return whether a package counts as present although its files are not in this part of an environment."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import is_python_version, parse_version
+from doctor.model import TORCH
 from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
 from doctor.packages.specifiers import admits
@@ -56,13 +57,23 @@ class Release(NamedTuple):
         return self.sdist or self.has_wheel(platform)
 
 
+class TorchBuild(NamedTuple):
+    """One build of a series of torch, for one CUDA release, in an index of its own."""
+
+    cuda: str
+    cudnn: str
+    abi: int  # 1: the C++11 ABI
+    archs: tuple[str, ...]  # the GPUs that it has code for
+
+
 def loses_cuda(release: Release, platform: Platform) -> bool:
     """On aarch64 the registry's older torch wheels are CPU builds: no fix for a GPU job."""
-    if release.package != "torch" or platform.machine == "x86_64" or platform.system != "Linux":
+    if release.package != TORCH or platform.machine == "x86_64" or platform.system != "Linux":
         return False
     elsewhere = Platform(platform.python, "Linux", "x86_64")
     here, there = (needs_of(release.requires, place) for place in (platform, elsewhere))
-    return not any("nvidia" in need.package for need in here) and any("nvidia" in need.package for need in there)
+    with_cuda = [any("nvidia" in need.package for need in needs) for needs in (here, there)]
+    return with_cuda == [False, True]
 
 
 def _tag_fits(tag: str, python: str) -> bool:
@@ -134,10 +145,11 @@ class ReleaseIndex:
         return found
 
     @functools.cached_property
-    def torch_builds(self) -> Mapping[str, Mapping[str, Any]]:
-        """`2.6+cu126` → facts of the torch builds that other indexes carry."""
-        line = self._lines.get("torch")
-        return json.loads(line).get("builds", {}) if line else {}
+    def torch_builds(self) -> Mapping[str, TorchBuild]:
+        """`2.6+cu126` → the torch build that another index carries."""
+        line = self._lines.get(TORCH)
+        rows = json.loads(line).get("builds", {}) if line else {}
+        return {name: TorchBuild(**{**row, "archs": tuple(row["archs"])}) for name, row in rows.items()}
 
 
 def _release(package: str, version: str, body: Mapping[str, Any]) -> Release:

@@ -45,6 +45,8 @@ class PackageRecord(NamedTuple):
     conda: tuple[str, ...] = ()  # its names in conda
     held_with_torch: bool = False  # its newer releases need a newer torch: left open, a resolver would change torch
     compiles_at_run: AtRun | None = None
+    chooses_by_modules: bool = False  # it chooses attention by which of its compiled modules are there
+    usual_modules: tuple[tuple[str, ...], ...] = ()  # that its usual builds hold, each with the names that it had
     role: str = ""  # one of ROLES, where it calls other packages of the stack or is called by them
 
 
@@ -83,6 +85,8 @@ def _record(body: Mapping[str, Any]) -> PackageRecord:
         conda=tuple(body.get("conda", ())),
         held_with_torch=_flag(body, "held_with_torch"),
         compiles_at_run=_at_run(body["compiles_at_run"]) if "compiles_at_run" in body else None,
+        chooses_by_modules=_flag(body, "chooses_by_modules"),
+        usual_modules=tuple(map(tuple, body.get("usual_modules", ()))),
         role=body.get("role", ""),
     )
 

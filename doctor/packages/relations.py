@@ -5,40 +5,60 @@ compiled against torch is built again when it moves.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
-from doctor.model import ABSENT
-from doctor.util.patterns import pattern
+from doctor.facts.libraries.record import flag
+from doctor.model import ABSENT, TORCH
 
-#: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
-_OF_TORCH = pattern(
-    r"nvidia-.+-cu[0-9][0-9]|nvidia-(cublas|cuda-.+|cufft|cufile|curand|cusolver|cusparse|nvjitlink|nvtx)"
-    r"|cuda-(toolkit|bindings|pathfinder)|(pytorch-)?triton"
-)
-#: Compiled against one torch (its C++ ABI and CUDA): another torch needs another build of the same release.
-FROM_THE_REGISTRY = ("flash-attn", "transformer-engine-torch", "causal-conv1d", "mamba-ssm", "grouped-gemm")
-#: The same, but under these names the registry has nothing, or something else.
-FROM_THEIR_SOURCE = ("flash-attn-3", "flashattn-hopper", "apex", "deep-ep", "deep-gemm")
-BUILT_AGAINST_TORCH = (*FROM_THE_REGISTRY, *FROM_THEIR_SOURCE)
-
+#: What library files say of their packages, declared when rules are loaded, as frameworks are.
+#: Compiled against one torch (its C++ ABI and CUDA), so that another torch needs another build of the same release ->
+#: whether the registry has it; else it has nothing under this name, or something else.
+BUILT_AGAINST_TORCH: dict[str, bool] = {}
 #: Built for each CUDA in the PyTorch indexes; the registry has one build of each.
-BUILT_PER_INDEX = ("torchaudio", "torchcodec", "torchvision", "xformers")
-#: What a package pins: its install replaces other releases of these. Source: the `pyproject.toml` of its releases.
-PINNED_BY: Mapping[str, tuple[str, ...]] = {
-    "sglang": (
-        "flashinfer-python", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "torch", "torchaudio", "torchvision",
-        "transformers", "xgrammar",
-    ),
-}  # fmt: skip
+BUILT_PER_INDEX: set[str] = set()
+#: Their wheels require one torch or one core; compiled from a repository, they use the installed torch, without a core.
+LOOSE_FROM_SOURCE: set[str] = set()
+#: Package -> a part of the addresses of its own index, which has builds for several CUDA releases.
+OWN_INDEXES: dict[str, str] = {}
+#: What a package pins: its install replaces other releases of these.
+PINNED_BY: dict[str, tuple[str, ...]] = {}
+#: The extras with which a job on torch has a package; the major release of torch's CUDA replaces `{cuda_major}`.
+EXTRAS: dict[str, tuple[str, ...]] = {}
+#: Package -> pattern of the names of its parts: what it brings along, at the version that it pins.
+PARTS: dict[str, str] = {}
+
+
+def declare_relations(packages: Mapping[str, Mapping[str, Any]], unregistered: Iterable[str]) -> None:
+    """Add what one library file says of packages; `unregistered`: those that the registry does not have."""
+    for name, row in packages.items():
+        if flag(row, "built_against_torch"):
+            BUILT_AGAINST_TORCH[name] = name not in unregistered
+        if flag(row, "built_per_index"):
+            BUILT_PER_INDEX.add(name)
+        if flag(row, "loose_from_source"):
+            LOOSE_FROM_SOURCE.add(name)
+        if "own_index" in row:
+            OWN_INDEXES[name] = row["own_index"]
+        if "pins" in row:
+            PINNED_BY[name] = tuple(row["pins"])
+        if "torch_extras" in row:
+            EXTRAS[name] = tuple(row["torch_extras"])
+        if "parts" in row and PARTS.get(name) != row["parts"]:
+            PARTS[name] = row["parts"]
+            owner_of.cache_clear()
 
 
 @lru_cache(maxsize=4096)
 def owner_of(package: str) -> str | None:
     """The package whose part this one is: it brings it along at the version it pins."""
-    if _OF_TORCH.fullmatch(package):
-        return "torch"
-    return "transformer-engine" if package.startswith("transformer-engine-") else None
+    return next((owner for owner, parts in PARTS.items() if re.fullmatch(parts, package)), None)
+
+
+def extra_of(package: str) -> str:
+    """Return the extra to install a package with, in brackets: it brings the parts of the same release."""
+    return next((f"[{extra}]" for extra in EXTRAS.get(package, ())), "")
 
 
 def other_build(torch: str, part: str) -> bool:
@@ -59,4 +79,4 @@ def orphans(installed: Mapping[str, str], versions: Mapping[str, str], chosen: M
 
 def install_order(package: str) -> tuple[bool, str]:
     """Return the sort key of packages in plans, commands and reports: torch first, the others by name."""
-    return package != "torch", package
+    return package != TORCH, package

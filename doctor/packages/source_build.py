@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import parse_version
+from doctor.model import TORCH
 
 
 class SourceBuild(NamedTuple):
@@ -31,12 +32,12 @@ class SourceBuild(NamedTuple):
     @property
     def imports_torch(self) -> bool:
         """Whether its set-up imports torch in any case."""
-        return "torch" in self.imports
+        return TORCH in self.imports
 
     @property
     def declares_torch(self) -> bool:
         """Whether an isolated build has torch: its newest release, not the environment's."""
-        return self.requires is not None and "torch" in self.requires
+        return self.requires is not None and TORCH in self.requires
 
     def archs_with(self, nvcc: str) -> tuple[str, ...] | None:
         """Return the architectures that it compiles for; None where torch or a variable chooses them."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from doctor.facts.settings import setting_text
 from doctor.model import ABSENT, ChangeKind, Finding, Fix, FixSafety, Remedy, TextEnum
-from doctor.packages.relations import BUILT_AGAINST_TORCH
+from doctor.packages.relations import BUILT_AGAINST_TORCH, EXTRAS, extra_of
 from doctor.util.call_text import CallKind, call_kind
 
 from .install_commands import install_commands
@@ -17,8 +17,6 @@ from .install_commands import install_commands
 _OPERATORS = "<>=!~@"
 _GONE = (None, "", ABSENT)
 REBUILD = "rebuild against the newly installed torch:"
-#: The distribution of this name is only a frame; its extra brings the parts of the same release.
-EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
 class LineKind(TextEnum):
@@ -153,7 +151,7 @@ def _install(packages: Mapping[str, str], index_url: str | None) -> Iterator[Fix
     plain: list[str] = []
     compiled: list[str] = []
     for name, wanted in packages.items():
-        built = name in BUILT_AGAINST_TORCH or name == "transformer-engine"
+        built = name in BUILT_AGAINST_TORCH or name in EXTRAS
         (compiled if built else plain).append(quote(_requirement(name, wanted, packages)))
     if plain:
         yield FixLine(LineKind.COMMAND, f"pip install{index} {' '.join(plain)}")
@@ -164,7 +162,7 @@ def _install(packages: Mapping[str, str], index_url: str | None) -> Iterator[Fix
 
 def _requirement(name: str, wanted: str, others: Mapping[str, str]) -> str:
     wanted = str(wanted).strip()
-    extra = "" if "transformer-engine-torch" in others else EXTRAS.get(name, "")
+    extra = "" if "transformer-engine-torch" in others else extra_of(name)
     return name + extra + (wanted if wanted[:1] in _OPERATORS else f"=={wanted}") if wanted else name
 
 

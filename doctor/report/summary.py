@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
+from doctor.facts.libraries.titles import SHOWN, TITLES
 from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, ReadInput, Reason, Report, Severity
 from doctor.util.units import human_bytes
 
 from .undetermined import count, relevant
-
-#: Shown in the line of packages where known: fact key -> what people call it.
-_STACK = (
-    ("python.version", "Python"),
-    ("torch.version", "torch"),
-    ("transformer-engine.version", "TransformerEngine"),
-    ("flash-attn.version", "flash-attn"),
-    ("flash-attn-3.version", "flash-attn 3"),
-    ("flash-attn-4.version", "flash-attn 4"),
-    ("megatron-core.version", "megatron-core"),
-    ("transformers.version", "transformers"),
-    ("xtuner.version", "xtuner"),
-    ("xformers.version", "xformers"),
-    ("sageattention.version", "SageAttention"),
-    ("vllm.version", "vllm"),
-    ("cudnn.version", "cuDNN"),
-)
-_LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
-
 
 TODAY = "what pip installs today"
 MOST_SHOWN_ELSEWHERE = 3  # inputs: the lines of target and workload show one environment and one job
@@ -172,7 +155,7 @@ def title_of(prediction: Prediction, backend: str | None) -> str:
 
 def library_title(library: str) -> str:
     """`TransformerEngine` for transformer_engine."""
-    return _LIBRARIES.get(library, library)
+    return TITLES.get(library, library)
 
 
 def target_line(report: Report) -> str:
@@ -217,7 +200,9 @@ def machine_line(report: Report) -> str:
 
 def stack_line(report: Report) -> str:
     """Return the versions that decide, Python, torch, attention libraries, cuDNN, and the date of the records."""
-    found = [(name, _known(report.facts, key)) for key, name in _STACK]
+    packages = ((f"{package}.version", name) for package, (_, name) in sorted(SHOWN.items(), key=itemgetter(1)))
+    keys = (("python.version", "Python"), *packages, ("cudnn.version", "cuDNN"))
+    found = [(name, _known(report.facts, key)) for key, name in keys]
     versions = ", ".join(f"{name} {version}" for name, version in found if version)
     return f"{versions} (records of {report.records})" if versions and report.records else versions
 

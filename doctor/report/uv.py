@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from doctor.model import ChangeKind, Fix, InstallPlan, PinnedRequirement, Report
 from doctor.packages.index import load_index
+from doctor.packages.relations import extra_of
 
-from .fix_text import EXTRAS
 from .shell import flat, fragment
 from .style import Style
 
@@ -49,7 +49,7 @@ def _tables(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
 
 def _whole(line: PinnedRequirement) -> str:
     """Return the whole requirement with its extras, which an override replaces too."""
-    texts = (EXTRAS.get(line.package, ""), line.extra)
+    texts = (extra_of(line.package), line.extra)
     wanted = [item for text in texts for item in text.strip("[]").split(",") if item]
     return f"{line.package}{'[' + ','.join(wanted) + ']' if wanted else ''}=={line.version}"
 

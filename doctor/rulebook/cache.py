@@ -27,7 +27,8 @@ import packaging
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
-from doctor.facts.libraries.frameworks import declare_frameworks
+from doctor.facts.derived.registry import declare_facts_of
+from doctor.facts.libraries.frameworks import declare_dependent_facts, declare_frameworks
 from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
 from doctor.util.cache_file import cache_folder, open_cache, write_cache, write_data
@@ -246,6 +247,9 @@ def _declare(libraries: Iterable[Mapping[str, Any]]) -> None:
     for body in libraries:
         if "frameworks" in body:
             declare_frameworks(body["name"], body["frameworks"])
+        for package, row in (body.get("packages") or {}).items():
+            declare_facts_of(package, row.get("facts") or ())
+    declare_dependent_facts()
 
 
 def _needed_versions(when: Mapping[str, Any]) -> set[str]:

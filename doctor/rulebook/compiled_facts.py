@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import InvalidVersion
 
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.packages.compiled_fit import CompiledFit, Wanted, fit_of
 from doctor.packages.compiled_records import load_compiled_records
 from doctor.packages.compiled_remedies import remedies
@@ -135,7 +135,7 @@ def _named(known: FactResolver) -> Iterator[tuple[str, str, tuple[str, ...] | No
 
 def _is_torch(name: str) -> bool:
     """Return whether a package is torch or comes along with it: rules of torch judge it."""
-    return name == "torch" or owner_of(name) == "torch"
+    return name == TORCH or owner_of(name) == TORCH
 
 
 def _title(item: Item) -> str:

@@ -90,6 +90,10 @@ ATTENTION_CALL: Fields = {
     "package": Field(
         TEXTS, "measured where one of them is installed; without it the library's first", "[flash-attn-3]"
     ),
+    "backends": Field(TEXTS, "the predicted backends that make this call; without it the one of its id", "[fa.flash3]"),
+    "rank": Field(INTEGER, "the order in which calls are measured; without it a call goes last", "3"),
+    "only_compiled": Field(BOOLEAN, "true: it exists through torch.compile alone", "true"),
+    "for_errors": Field(BOOLEAN, "true: it serves to find errors, and is measured when all else was", "true"),
     "compiled": Field(BOOLEAN, "true: torch.compile may change its speed, so that both are measured", "true"),
     "when": Field(CONDITION, "only for such jobs", "{workload.window: present}"),
     "env": Field(ANYTHING, "variables of the process that measures it", '{NVTE_FLASH_ATTN: "1"}'),
@@ -192,6 +196,7 @@ SERVER: Fields = {
         "what each option states; `switch` and `off` have a form with `--no-`, `draft` is a model that speculates",
         "{--attention-backend: {attention_backend_option: text}}",
     ),
+    "prints": Field(PATTERN, "what it writes before each line of its log", "'^\\[acme\\] '"),
     "config_options": Field(TEXTS, "options that name a file of further options", "[--config]"),
     "json_options": Field(
         table_of(TEXT, options_of(SERVER_OPTION_KINDS), "option → members, as `options`"),
@@ -207,6 +212,7 @@ FRAMEWORK: Fields = {
     ),
     "call": Field(TEXT, "the function that a job's own code calls", "acme_attn.attention"),
     "implementation": Field(TEXT, "the value of `attn_implementation` that means it", "sdpa"),
+    "own_implementation": Field(TEXT, "the value that it sets itself", "flash_attention_2"),
     "takes_attn_implementation": Field(BOOLEAN, "true: a job chooses its attention by that option", "true"),
     "without_attention": Field(
         BOOLEAN, "true: such a job computes no attention, and nothing is predicted for it", "true"
@@ -216,6 +222,20 @@ FRAMEWORK: Fields = {
         DISTRIBUTION, "an environment with this package gets its backends predicted without a job", "acme-attn"
     ),
     "rank": Field(INTEGER, "the order of such predictions", "1"),
+    "assumed_with": Field(
+        DISTRIBUTION,
+        "a job that names no framework is taken for one of it, if this package is installed",
+        "acme-attn",
+    ),
+    "assumed_rank": Field(INTEGER, "the order in which such packages are looked for: the most specific first", "1"),
+    "is_default": Field(BOOLEAN, "true: a job that names no framework calls it", "true"),
+    "kernel": Field(TEXT, "the kernel program that runs the attention of its jobs, for `--run`", "sdpa"),
+    "sweep": Field(
+        table_of(TEXT, TEXTS),
+        "backend of `attn-doctor stress` → what serves it: a backend, the prefix of a library that selects, or a "
+        "library without backends",
+        "{flash2: [fa.flash2]}",
+    ),
     "matrix": Field(
         TEXTS,
         "rows of the feature matrix that mean something for its calls: `fp8`, `bias`, `context_parallel`, `kv_cache`, "

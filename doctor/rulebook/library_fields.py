@@ -13,6 +13,7 @@ from .fields import (
     CONDITION,
     DISTRIBUTION,
     FACT_KEY,
+    INTEGER,
     OUTCOME,
     PATTERN,
     TEXT,
@@ -160,6 +161,45 @@ PACKAGE: Fields = {
         "which of its compiled files it opens at import; without it, each file is judged alone",
         "{files: 'a/b\\.so'}",
     ),
+    "facts": Field(TEXTS, "[families of derived facts](#families-of-derived-facts) that it has", "[compiled_files]"),
+    "built_against_torch": Field(
+        BOOLEAN,
+        "true: compiled against one torch, so that another torch needs another build of the same release",
+        "true",
+    ),
+    "built_per_index": Field(
+        BOOLEAN, "true: built for each CUDA in the PyTorch indexes; the registry has one build of each", "true"
+    ),
+    "loose_from_source": Field(
+        BOOLEAN,
+        "true: its wheels require one torch or one core; compiled from a repository, it uses the installed torch",
+        "true",
+    ),
+    "own_index": Field(
+        TEXT,
+        "a part of the addresses of its own index, whose builds for several CUDA releases are not on record",
+        "wheels.vllm.ai",
+    ),
+    "parts": Field(
+        PATTERN, "names of its parts: what it brings along, at the version that it pins", "'transformer-engine-.+'"
+    ),
+    "pins": Field(NAMES, "what it pins: its install replaces other releases of these", "[torch, xgrammar]"),
+    "torch_extras": Field(
+        TEXTS,
+        "the extras with which a job on torch has it; the major release of torch's CUDA replaces `{cuda_major}`",
+        "[pytorch]",
+    ),
+    "chooses_by_modules": Field(
+        BOOLEAN, "true: it chooses attention by which of its compiled modules are there", "true"
+    ),
+    "usual_modules": Field(
+        list_of(TEXTS),
+        "compiled modules that its usual builds hold, without their suffix, each with the names that it had",
+        "[[vllm/vllm_flash_attn/_vllm_fa3_C]]",
+    ),
+    "also_called": Field(TEXTS, "what pasted reports and repositories call it, in lower case", "[flash attention]"),
+    "shown_as": Field(TEXT, "its name in the line of packages of a report", "SageAttention"),
+    "shown_rank": Field(INTEGER, "its place in that line", "10"),
     "has_load_rule": Field(
         BOOLEAN, "true: a rule on `<distribution>.known_unloadable` reports that it does not load", "true"
     ),
@@ -262,6 +302,22 @@ LIBRARY: Fields = {
         "distributions that the package registry does not have, or has from another project: a command that installs a "
         "package which only a log names leaves them out",
         "[deep-ep]",
+    ),
+    "report_title": Field(TEXT, "what reports call it, if that is not its name", "torch SDPA"),
+    "spoken": Field(
+        table_of(TEXT, PATTERN),
+        "module → how people write it; for `explain`",
+        "{sageattention: '\\bsage[ _-]?attention'}",
+    ),
+    "spoken_inside_others": Field(
+        BOOLEAN,
+        "true: names of other packages contain it, so that it counts where no other is named: ring flash attention",
+        "true",
+    ),
+    "plain_words": Field(
+        TEXTS,
+        "names of its packages that are words of the language, too: in a log such a word names no package",
+        "[kernels]",
     ),
     "environment": Field(
         TEXTS, "variables worth reading: `NVTE_*` for a prefix, `*_FORCE_BUILD` for a suffix", "[NVTE_*]"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from doctor.facts.libraries.record import flag
 from doctor.model import ABSENT, Remedy, Severity
 from doctor.util.resources import rules_dir
 
@@ -235,6 +236,22 @@ class Backend(NamedTuple):
     unfused: bool = False  # materializes the scores: slow, and serves nearly everything
 
 
+class AttentionCall(NamedTuple):
+    """One way to call the attention of a library, as a run on a GPU can measure it."""
+
+    id: str
+    title: str
+    select: Mapping[str, str]  # framework -> what makes a job take it; `*`: any other framework
+    packages: tuple[str, ...]  # measured where one of them is installed
+    backends: tuple[str, ...]  # the backends that compute by it, of whichever library
+    when: Condition | None = None  # only for such jobs
+    env: Mapping[str, str] = {}  # variables of the process that measures it
+    compiled: bool = False  # torch.compile may change its speed
+    only_compiled: bool = False  # it exists in compiled form only
+    for_errors: bool = False  # it serves to find errors, not to train: measured when everything else was
+    rank: int = 100  # the order in which calls are measured, as time is limited
+
+
 @dataclass(frozen=True)
 class Library:
     """One `library.yaml`: names, environment variables, releases with what each brings, backends."""
@@ -278,6 +295,21 @@ class Library:
         return as_tuple(self.stated.get("unregistered"))
 
     @property
+    def spoken(self) -> Mapping[str, str]:
+        """Its module, or its distribution -> a pattern of how people write it."""
+        return self.stated.get("spoken") or {}
+
+    @property
+    def spoken_inside_others(self) -> bool:
+        """Whether other packages have its name in theirs, so that it counts where no other is spoken of."""
+        return flag(self.stated, "spoken_inside_others")
+
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """Names of its packages that are words of the language, too."""
+        return as_tuple(self.stated.get("plain_words"))
+
+    @property
     def modules(self) -> Mapping[str, str]:
         """The modules that Python imports of it, each with its distribution."""
         named = self.stated.get("import_name", "")
@@ -313,10 +345,10 @@ class Library:
         """Its programs that train, not yet made into records."""
         return tuple(self.stated.get("trainers") or ())
 
-    @property
-    def attention_calls(self) -> tuple[Mapping[str, Any], ...]:
+    @cached_property
+    def attention_calls(self) -> tuple[AttentionCall, ...]:
         """Its attention as a run on a GPU can measure it, and what selects it in each framework."""
-        return tuple(self.stated.get("attention_calls") or ())
+        return tuple(_attention_call(item, self.distributions[:1]) for item in self.stated.get("attention_calls") or ())
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -435,6 +467,17 @@ def _orders(items: Any) -> Orders:
 
 def _backend(item: Mapping[str, Any]) -> Backend:
     return Backend(item["id"], item["title"], item.get("part_of"), str(item.get("unfused")).lower() == "true")
+
+
+def _attention_call(item: Mapping[str, Any], packages: tuple[str, ...]) -> AttentionCall:
+    flags = {key: flag(item, key) for key in ("compiled", "only_compiled", "for_errors")}
+    return AttentionCall(
+        item["id"], item["title"], item["select"], as_tuple(item.get("package")) or packages,
+        as_tuple(item.get("backends")) or (item["id"],),
+        when=Deferred(item["when"]) if "when" in item else None,
+        env={name: str(value) for name, value in (item.get("env") or {}).items()},
+        rank=int(item.get("rank", AttentionCall._field_defaults["rank"])), **flags,
+    )  # fmt: skip
 
 
 def is_built_in(path: str) -> bool:

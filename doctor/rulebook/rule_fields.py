@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from doctor.model import ABSENT, SEVERITIES
+from doctor.model import ABSENT, SEVERITIES, TORCH
 from doctor.util.variables import is_kernel_switch, is_variable_name
 
 from .categories import CATEGORIES
@@ -49,7 +49,7 @@ from .shape import At, Shape
 EXPLANATION_NEEDED = ("category", "packages", "signatures", "tests")  # of a rule without any of the effects
 REMEDIES = ("require", "build", "set_env", "unset_env", "config", "call", "note")  # one at least: else it does nothing
 SAFETIES = ("safe", "changes numbers", "risky")  # of a fix, as its rule states it
-BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
+BUILDS = (TORCH,)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 LOG_EXPECTATIONS = ("matches", "no match")
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")

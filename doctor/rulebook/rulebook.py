@@ -10,8 +10,10 @@ from typing import Any
 
 from doctor.facts.derived.registry import DERIVATIONS
 from doctor.facts.libraries.record import Trainers
+from doctor.facts.libraries.titles import declare_titles
 from doctor.model import ABSENT
 from doctor.packages.records import ROLES, PackageRecords, names_with, records_of
+from doctor.packages.relations import declare_relations
 from doctor.rulebook.rule import Library, Overridable, Rule
 
 from .cache import load_compiled, rule_folders
@@ -259,6 +261,9 @@ def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
     if found is None:
         compiled = load_compiled(folders)
         libraries = {name: Library(name, body, effects) for name, body, effects in compiled.libraries}
+        for library in libraries.values():
+            declare_titles(library.name, library.stated)
+            declare_relations(library.table("packages"), library.unregistered)
         found = Rulebook(RuleTable(compiled.sections), libraries, compiled.version)
         if all(item.is_settled for item in folders):
             is_repeated = keys in _LOADED

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
-from doctor.facts.libraries.frameworks import declare_frameworks
+from doctor.facts.derived.registry import TEMPLATES, declare_facts_of
+from doctor.facts.libraries.frameworks import declare_dependent_facts, declare_frameworks
 from doctor.util.reading import read_text
 from doctor.util.yaml_text import Lines, parse_yaml
 
+from .fields import DISTRIBUTION
 from .library_fields import FRAMEWORKS_KIND, LIBRARY_KIND
 from .rule_fields import RULE_KIND
 from .shape import Shape
@@ -90,11 +92,24 @@ def check_library(shape: Shape, content: Any) -> None:
 
 def declare_words(shape: Shape, content: Any) -> None:
     """Add the words of a library to the vocabulary; DoctorError for a faulty one. Conditions may name them then."""
-    rows = content.get("frameworks") if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        return
+    _declare_facts(shape, content.get("packages"))
+    rows = content.get("frameworks")
     if rows is None:
         return
     FRAMEWORKS_KIND.check(shape, rows, ("frameworks",))
     try:
         declare_frameworks(str(content.get("name")), rows)
+        declare_dependent_facts()
     except DoctorError as problem:
         raise shape.fault(("frameworks",), problem.message, problem.hint) from None
+
+
+def _declare_facts(shape: Shape, packages: Any) -> None:
+    for package, row in packages.items() if isinstance(packages, dict) else ():
+        if isinstance(row, dict) and "facts" in row:
+            at = ("packages", str(package))
+            DISTRIBUTION.check(shape, package, at)
+            shape.items(shape.choice(TEMPLATES))(row["facts"], (*at, "facts"))
+            declare_facts_of(package, row["facts"])

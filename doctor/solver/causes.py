@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.relations import owner_of
+from doctor.packages.release_wheels import PACKAGE
 from doctor.rulebook.backends import Predictor, order_that_counts
 from doctor.rulebook.conditions import PRESENT, All, Condition, Leaf
 from doctor.rulebook.evaluate import know, rule_holds
@@ -24,7 +25,7 @@ from .plan import LOADER_VARIABLES
 
 _OF_TORCH = pattern(r"torch\.|cudnn\.")
 #: What may be installed where it is missing, so that a backend comes into being; everything else only moves.
-ADDABLE = ("flash-attn",)
+ADDABLE = (PACKAGE,)
 
 
 class Traced(FactResolver):
@@ -80,14 +81,14 @@ class Causes:
     def movers(self, reads: Iterable[str]) -> set[str]:
         """The packages whose release decides one of these facts, as far as they may change."""
         reads = set(reads)
-        found = {"torch"} if any(_OF_TORCH.match(key) for key in reads) else set()
+        found = {TORCH} if any(_OF_TORCH.match(key) for key in reads) else set()
         for key in reads:
             if key.endswith(".loads"):  # compiled files next to torch: either can change
-                found |= {key.removesuffix(".loads"), "torch"}
+                found |= {key.removesuffix(".loads"), TORCH}
             elif key.endswith(".version"):
                 name = key.removesuffix(".version")
                 owner = owner_of(name)
-                found |= {name} if owner is None else {owner, "torch"}  # for whose CUDA another owner's parts are
+                found |= {name} if owner is None else {owner, TORCH}  # for whose CUDA another owner's parts are
         here = self.stack.installed
         moved = {n for n in found if self.stack.movable(n) and (here.get(n, ABSENT) != ABSENT or n in ADDABLE)}
         return moved | {name for name in self._strayed() if f"{name}.version" in reads}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 from doctor.packages.release_wheels import PACKAGE as FLASH_ATTN
 
 from .environment import PackageSet, Versions
@@ -39,7 +39,7 @@ def distance(stack: PackageSet, package: str, version: str) -> tuple[int, int]:
 
 def cost(stack: PackageSet, chosen: Versions) -> tuple[int, ...]:
     """Return the cost of a choice, most important part first; lower is better."""
-    torch, before = chosen.get("torch"), stack.installed.get("torch")
+    torch, before = chosen.get(TORCH), stack.installed.get(TORCH)
     moved = bool(torch and torch != ABSENT)
     minor = int(bool(torch and before and series(torch) != series(before)))
     was, becomes = stack.cuda_major(before), stack.cuda_major(torch)
@@ -62,20 +62,20 @@ def cost(stack: PackageSet, chosen: Versions) -> tuple[int, ...]:
 def _unpinned(stack: PackageSet, package: str, version: str, torch: str | None) -> bool:
     """Compiled for one torch without saying which, where other releases of the package do say it."""
     release = stack.index.release(package, version)
-    if release is None or package == "torch" or set(release.machines) <= {"any"}:
+    if release is None or package == TORCH or set(release.machines) <= {"any"}:
         return False
-    if any(need.package == "torch" and need.pin for need in stack.needs(package, version, torch)):
+    if any(need.package == TORCH and need.pin for need in stack.needs(package, version, torch)):
         return False
     key = ("pins torch", package)
     if key not in stack.memo:
         some = list(stack.index.releases(package))[-12:]
-        stack.memo[key] = any(n.package == "torch" and n.pin for v in some for n in stack.needs(package, v, torch))
+        stack.memo[key] = any(n.package == TORCH and n.pin for v in some for n in stack.needs(package, v, torch))
     return bool(stack.memo[key])
 
 
 def in_words(stack: PackageSet, chosen: Versions) -> Iterator[str]:
     """Yield the costs, highest first: another torch or CUDA, downgrades, builds."""
-    torch, before = chosen.get("torch"), stack.installed.get("torch")
+    torch, before = chosen.get(TORCH), stack.installed.get(TORCH)
     if torch and before and torch != ABSENT and series(torch) != series(before):
         yield f"another torch release line: {'.'.join(map(str, series(before)))} → {'.'.join(map(str, series(torch)))}"
     was, becomes = stack.cuda_major(before), stack.cuda_major(torch)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Change, ChangeKind, Fix, FixSafety, InstallPlan, PinnedRequirement, Severity
+from doctor.model import ABSENT, TORCH, Change, ChangeKind, Fix, FixSafety, InstallPlan, PinnedRequirement, Severity
 from doctor.packages.flash_attn_build import build
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
@@ -200,7 +200,7 @@ def _why_package(
         cleared_by = () if outcome.plan.picks else resolves
         moved = _summary(repair, cleared_by) if cleared_by else "updated to stay compatible with the others"
         reasons.append(f"Because {clash.sentence}" if clash else moved)
-    if name == "torch" and version != ABSENT:
+    if name == TORCH and version != ABSENT:
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
         if brought and brought != ABSENT:
             reasons.append(f"this build brings cuDNN {brought}")
@@ -297,11 +297,11 @@ def _pythons(repair: FixSearch, outcome: CandidateFix) -> Iterator[str]:
 
 
 def _rebuild(repair: FixSearch, outcome: CandidateFix) -> str | None:
-    if outcome.chosen.get("torch", ABSENT) == ABSENT:
+    if outcome.chosen.get(TORCH, ABSENT) == ABSENT:
         return None
     built = [
         name
-        for name in BUILT_AGAINST_TORCH
+        for name in sorted(BUILT_AGAINST_TORCH, key=lambda one: (not BUILT_AGAINST_TORCH[one], one))
         if repair.stack.installed.get(name, ABSENT) != ABSENT and not {name, owner_of(name)} & set(outcome.chosen)
     ]
     if not built:

@@ -8,7 +8,7 @@ from typing import Any
 
 from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import fact, parse_version
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.relations import other_build, owner_of
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
@@ -45,8 +45,8 @@ def changed_facts(
     new += [fact(key, value, SOURCE) for key, value in config.items()]
     stale = _outdated_facts(facts, known, stack, chosen)
     changed = facts.without(*stale).with_(*new)
-    if chosen.get("torch", ABSENT) != ABSENT:
-        changed = _completed(rulebook, changed, stack, chosen["torch"])
+    if chosen.get(TORCH, ABSENT) != ABSENT:
+        changed = _completed(rulebook, changed, stack, chosen[TORCH])
     if "cudnn.copies" in stale:
         brought = know(rulebook, changed)[0].value("cudnn.wheel_version")
         changed = changed.with_(*_recounted(facts, stale, brought))
@@ -71,15 +71,15 @@ def _of_wheel(facts: Facts, known: FactResolver, stack: PackageSet, version: str
 def _outdated_facts(facts: Facts, known: FactResolver, stack: PackageSet, chosen: Mapping[str, str]) -> set[str]:
     stale = {key for key in facts if key.endswith((".selected", ".available"))}  # predictions of the old stack
     stale |= {key for key in facts if key.endswith(_OF_FILES) and key.rpartition(".")[0] in chosen}
-    if any(name == "torch" or name.startswith("nvidia-") for name in chosen):  # other libraries to load next to
+    if any(name == TORCH or name.startswith("nvidia-") for name in chosen):  # other libraries to load next to
         stale |= {key for key in facts if key.endswith(_OF_LOADING) or key.startswith("binaries.")}
     wheels = {name for name in chosen if _CUDNN_WHEEL.fullmatch(name)}
-    torch = "torch" in chosen
+    torch = TORCH in chosen
     if torch:
         stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
-    if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
-        brought = (name for name in stack.installed if owner_of(name) == "torch")
-        stale |= {f"{name}.version" for name in brought if other_build(chosen["torch"], name)}  # a stray one stays
+    if "+" in chosen.get(TORCH, ""):  # another index's build brings its own libraries; which is not all on record
+        brought = (name for name in stack.installed if owner_of(name) == TORCH)
+        stale |= {f"{name}.version" for name in brought if other_build(chosen[TORCH], name)}  # a stray one stays
     if torch or wheels:
         stale |= {version for version, path in _LOADED if _of_wheel(facts, known, stack, version, path)}
         stale.add("cudnn.copies")
@@ -112,7 +112,7 @@ def _completed(rulebook: Rulebook, facts: Facts, stack: PackageSet, torch: str) 
 def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
     """Return the facts that a torch release determines, as far as its pins and the build tables say."""
     label = re.search(r"\+(cu\d+)", torch)
-    parts = stack.bundled_packages("torch", torch)
+    parts = stack.bundled_packages(TORCH, torch)
     found: dict[str, Any] = {}
     if label is None:
         runtime = next((v for k, v in parts.items() if k in ("cuda-toolkit", *_RUNTIMES)), None)
@@ -124,10 +124,10 @@ def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
         label_text, cudnn = label[1], None
     build = stack.index.torch_builds.get(".".join(map(str, series(torch))) + f"+{label_text}")
     if build is not None:
-        found["torch.cuda"], found["torch.cxx11_abi"] = build["cuda"], bool(build["abi"])
-        found["torch.arch_list"] = tuple(build["archs"])
+        found["torch.cuda"], found["torch.cxx11_abi"] = build.cuda, bool(build.abi)
+        found["torch.arch_list"] = build.archs
         if label is not None:
-            cudnn = build["cudnn"]
+            cudnn = build.cudnn
             found[f"nvidia-cudnn-{label_text[:4]}.version"] = cudnn
     elif label is not None and (cuda := cuda_of_label(label_text)):
         found["torch.cuda"] = cuda

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, FixKind
+from doctor.model import ABSENT, TORCH, FixKind
 from doctor.packages.flash_attn_build import build
 from doctor.packages.relations import BUILT_AGAINST_TORCH, owner_of
 from doctor.packages.release_wheels import PACKAGE as FLASH_ATTN
@@ -67,7 +67,7 @@ def _another_line(stack: PackageSet, package: str, version: str) -> bool:
     present = stack.installed.get(package, ABSENT)
     if ABSENT in (version, present):
         return False
-    if package == "torch":
+    if package == TORCH:
         return series(version) != series(present)
     before, after = (parse_version(text).major for text in (present, version))
     return before != after and before > 0
@@ -76,13 +76,13 @@ def _another_line(stack: PackageSet, package: str, version: str) -> bool:
 def compiled_packages(stack: PackageSet, known: FactResolver, chosen: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """Yield the packages that are compiled once these are chosen, with their releases."""
     versions = stack.completed(chosen)
-    torch = chosen.get("torch", ABSENT)
+    torch = chosen.get(TORCH, ABSENT)
     for name, version in versions.items():
         moved = version != stack.installed.get(name)
         if version == ABSENT or not (moved or (torch != ABSENT and name in BUILT_AGAINST_TORCH)):
             continue
         if name == FLASH_ATTN:
-            if not has_flash_attn_wheel(stack, known, version, chosen.get("torch")):
+            if not has_flash_attn_wheel(stack, known, version, chosen.get(TORCH)):
                 yield name, version
         elif name in BUILT_AGAINST_TORCH or (moved and owner_of(name) is None and _lacks_wheel(stack, name, version)):
             yield name, version
@@ -107,7 +107,7 @@ def time_of(
 ) -> str:
     """Return the time that a fix takes, as text."""
     if kind != FixKind.BUILD:
-        torch = "torch" in chosen and kind in (FixKind.WHEEL, FixKind.COMPANIONS)
+        torch = TORCH in chosen and kind in (FixKind.WHEEL, FixKind.COMPANIONS)
         return _OF_TORCH if torch else _TIMES[kind]
     compiled = dict(compiled_packages(stack, known, chosen)) if chosen else {}
     if FLASH_ATTN in compiled:

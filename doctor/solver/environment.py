@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import TERMS, parse_version
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.needs import Need, needs_of
 from doctor.packages.platform import Platform
-from doctor.packages.relations import other_build, owner_of
+from doctor.packages.relations import EXTRAS, PARTS, other_build, owner_of
 from doctor.packages.specifiers import admits, named_release, normalized
 from doctor.rulebook.resolver import FactResolver
 
 from .limits import Limits
 
 Versions = Mapping[str, str]  # package -> version or ABSENT
-OWNERS = ("torch", "transformer-engine")
 
 
 class Clash(NamedTuple):
@@ -55,9 +54,10 @@ class PackageSet:
 
     def extras(self, package: str, torch: str | None) -> frozenset[str]:
         """The extras that a torch user has of a package: TransformerEngine's torch part and its core."""
-        if package != "transformer-engine":
+        if package not in EXTRAS:
             return frozenset()
-        return frozenset({"pytorch", f"core-cu{self.cuda_major(torch) or '12'}"})
+        major = self.cuda_major(torch) or "12"
+        return frozenset(extra.replace("{cuda_major}", major) for extra in EXTRAS[package])
 
     def cuda_major(self, torch: str | None) -> str | None:
         """Major of the CUDA a torch version is built for, by its label or its pins."""
@@ -66,9 +66,9 @@ class PackageSet:
         label = re.search(r"\+cu(\d\d)\d", torch)
         if label:
             return label[1]
-        if torch == self.installed.get("torch") and self.cuda:
+        if torch == self.installed.get(TORCH) and self.cuda:
             return self.cuda.split(".")[0]
-        pinned = "\n".join(name for name in self.bundled_packages("torch", torch) if name.startswith("nvidia-cudnn-"))
+        pinned = "\n".join(name for name in self.bundled_packages(TORCH, torch) if name.startswith("nvidia-cudnn-"))
         found = re.search(r"-cu(\d\d)", pinned)
         return found[1] if found else None
 
@@ -91,7 +91,7 @@ class PackageSet:
         found: tuple[Need, ...] | None = self.memo.get(key)
         if found is None:
             release = self.index.release(package, version)
-            foreign = release is None or ("+" in version and package == "torch")
+            foreign = release is None or ("+" in version and package == TORCH)
             found = () if release is None or foreign else needs_of(release.requires, self.platform, extras)
             self.memo[key] = found
         return found
@@ -113,7 +113,7 @@ class PackageSet:
         No record has their releases: each is taken at a bound of the range, the lowest release that is named.
         """
         found: dict[str, str] = {}
-        torch = versions.get("torch")
+        torch = versions.get(TORCH)
         for package, version in chosen.items():
             for need in () if version == ABSENT else self.needs(package, version, torch):
                 present = found.get(need.package) or versions.get(need.package, ABSENT)
@@ -130,13 +130,13 @@ class PackageSet:
 
     def _completed(self, chosen: Versions) -> dict[str, str]:
         versions = {**self.installed, **chosen}
-        torch = versions.get("torch")
-        for owner in OWNERS:
+        torch = versions.get(TORCH)
+        for owner in PARTS:
             if owner not in chosen or chosen[owner] == self.installed.get(owner):
                 continue
             before = self.installed.get(owner)
             on_record = before is not None and self.index.release(owner, before) is not None
-            old = self.bundled_packages(owner, before, self.installed.get("torch")) if before and on_record else None
+            old = self.bundled_packages(owner, before, self.installed.get(TORCH)) if before and on_record else None
             for name in self._bundled_installed(owner):
                 if name not in chosen and (not old or name in old):
                     if other_build(chosen[owner], name):
@@ -161,9 +161,9 @@ class PackageSet:
         """The packages that are at another version once the chosen ones are in: those, and the parts of a owner."""
         versions, touched = self.completed(chosen), dict.fromkeys(chosen)
         touched |= dict.fromkeys(self.memo["followers", ("completed", *sorted(chosen.items()))])
-        for owner in OWNERS:
+        for owner in PARTS:
             if owner in chosen and chosen[owner] != self.installed.get(owner):
-                torch = versions.get("torch")
+                torch = versions.get(TORCH)
                 touched |= dict.fromkeys(
                     (*self._bundled_installed(owner), *self.bundled_packages(owner, chosen[owner], torch))
                 )
@@ -183,7 +183,7 @@ class PackageSet:
     def clashes(self, chosen: Versions) -> Iterator[Clash]:
         """Every requirement that breaks and did not break before."""
         versions, moved = self.completed(chosen), self._moved(chosen)
-        torch = versions.get("torch")
+        torch = versions.get(TORCH)
         dependants = self._dependants(torch)
         for name, found in moved.items():  # what stays may need what moves …
             for package, need in dependants.get(name, ()):
@@ -200,7 +200,7 @@ class PackageSet:
     def wanting(self, package: str, chosen: Versions) -> Iterator[tuple[str, Need]]:
         """Who requires this package once the chosen ones are in, and how."""
         versions, moved = self.completed(chosen), self._moved(chosen)
-        torch = versions.get("torch")
+        torch = versions.get(TORCH)
         for other, need in self._dependants(torch).get(package, ()):
             if other not in moved and other in versions:
                 yield other, need
@@ -226,7 +226,7 @@ class PackageSet:
         if version == ABSENT:
             return True
         versions = self.completed(chosen)
-        torch = versions.get("torch")
+        torch = versions.get(TORCH)
         for need in self.needs(package, version, torch):
             name = need.package
             found = versions.get(name)
@@ -242,15 +242,15 @@ class PackageSet:
 
     def outdated(self, package: str, version: str, chosen: Versions) -> bool:
         """Compiled code older than the torch it would meet, and only admitted because it names no upper bound."""
-        torch = self.completed(chosen).get("torch")
-        release, other = self.index.release(package, version), self.index.release("torch", torch or ABSENT)
+        torch = self.completed(chosen).get(TORCH)
+        release, other = self.index.release(package, version), self.index.release(TORCH, torch or ABSENT)
         present = self.installed.get(package)
-        if release is None or other is None or present is None or package == "torch" or torch == ABSENT:
+        if release is None or other is None or present is None or package == TORCH or torch == ABSENT:
             return False
         now = self.index.release(package, present)
         if now is None or set(now.machines) <= {"any"} or parse_version(version) > parse_version(present):
             return False
-        needs = [need for need in self.needs(package, version, torch) if need.package == "torch"]
+        needs = [need for need in self.needs(package, version, torch) if need.package == TORCH]
         return bool(needs) and needs[0].pin is None and release.date < other.date
 
     def pinned_by_owner(self, part: str) -> str | None:
@@ -258,7 +258,7 @@ class PackageSet:
         owner = owner_of(part)
         if owner is None or self.installed.get(owner, ABSENT) == ABSENT:
             return None
-        return self.bundled_packages(owner, self.installed[owner], self.installed.get("torch")).get(part)
+        return self.bundled_packages(owner, self.installed[owner], self.installed.get(TORCH)).get(part)
 
     def overridden(self, chosen: Versions) -> frozenset[str]:
         """The parts that are chosen themselves, and not at the version that their owner pins."""
@@ -268,7 +268,7 @@ class PackageSet:
             own = ABSENT if owner is None else chosen.get(owner, self.installed.get(owner, ABSENT))
             if owner is None or ABSENT in (version, own):
                 continue
-            if version != self.bundled_packages(owner, own, chosen.get("torch", self.installed.get("torch"))).get(name):
+            if version != self.bundled_packages(owner, own, chosen.get(TORCH, self.installed.get(TORCH))).get(name):
                 found.add(name)
         return frozenset(found)
 

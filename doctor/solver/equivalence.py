@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 from doctor.packages.specifiers import admits
 
 from .environment import PackageSet
@@ -19,7 +19,7 @@ def metadata_class(stack: PackageSet, package: str, version: str, torch: str | N
         needs = stack.needs(package, version, torch)
         release = stack.index.release(package, version)
         compiled = release is not None and not set(release.machines) <= {"any"}
-        pins = [need.pin for need in needs if need.package == "torch"]
+        pins = [need.pin for need in needs if need.package == TORCH]
         stack.memo[key] = (
             frozenset(
                 (need.package, need.range)

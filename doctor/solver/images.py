@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Remedy
+from doctor.model import ABSENT, TORCH, Remedy
 from doctor.packages.relations import owner_of
 
 from .plan import FixPlan, Pick
@@ -29,8 +29,8 @@ def newer_images(repair: FixSearch) -> Iterator[CandidateFix]:
         held |= {key: value for key, value in rows[tag].get("reported", {}).items() if key not in _WORDS}
         kept = {key: value for key, value in held.items() if key.endswith(".version") or key.startswith("torch.")}
         for part in repair.stack.installed:  # of one release with their owner
-            if owner_of(part) == "transformer-engine" and "transformer-engine.version" in kept:
-                kept[f"{part}.version"] = kept["transformer-engine.version"]
+            if (owner := owner_of(part)) not in (None, TORCH) and f"{owner}.version" in kept:
+                kept[f"{part}.version"] = kept[f"{owner}.version"]
         label = f"{tag}-py3" if name.endswith("nvidia/pytorch") else tag
         remedy = Remedy(call=f"use the image {name}:{label}, and install nothing over its torch", then=kept)
         plan = FixPlan().joined(Pick(faults[0].id, UNNAMED, remedy))
@@ -42,13 +42,13 @@ def newer_images(repair: FixSearch) -> Iterator[CandidateFix]:
 
 def own_build(repair: FixSearch) -> bool:
     """Whether the installed torch is no public release: of an image, or built from source. A nightly is replaceable."""
-    torch = repair.stack.installed.get("torch", ABSENT)
+    torch = repair.stack.installed.get(TORCH, ABSENT)
     return torch != ABSENT and ".dev" not in torch and repair.base.known.value("torch.official_build") is False
 
 
 def _image_of(repair: FixSearch) -> tuple[str, str, Mapping[str, Mapping[str, Any]]] | None:
     """Return the image's name, its release and all its releases, by the torch that is installed."""
-    torch = repair.stack.installed.get("torch", ABSENT)
+    torch = repair.stack.installed.get(TORCH, ABSENT)
     if not own_build(repair):
         return None
     for name, rows in repair.rulebook.images.items():

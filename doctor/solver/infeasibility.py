@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import fact
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 from doctor.packages.relations import owner_of
 from doctor.rulebook.evaluate import rule_holds
 from doctor.rulebook.messages import message_of
@@ -180,7 +180,7 @@ class Cases:
         """The requirement that these releases break and that no further one fixes, in a sentence."""
         for clash in unresolved_clashes(self.stack, self._moved(fixed)):
             ends = {owner_of(name) or name for name in (clash.package, clash.needs)}
-            if ends <= set(fixed) and "torch" in fixed:  # for whose CUDA parts are chosen
+            if ends <= set(fixed) and TORCH in fixed:  # for whose CUDA parts are chosen
                 return clash.sentence
         return None
 

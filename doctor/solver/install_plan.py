@@ -6,13 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from doctor.model import ABSENT, Change, ChangeKind, InstallPlan, PinnedRequirement
+from doctor.model import ABSENT, TORCH, Change, ChangeKind, InstallPlan, PinnedRequirement
 from doctor.packages.index import load_index
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecords
 from doctor.packages.relations import (
     BUILT_AGAINST_TORCH,
-    FROM_THE_REGISTRY,
-    FROM_THEIR_SOURCE,
     install_order,
     orphans,
     owner_of,
@@ -43,7 +41,7 @@ def install_plan(
     built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
     built += _torch_part(stack, chosen, built)
     removed, reinstall = _removals(stack, chosen)
-    torch = chosen.get("torch", ABSENT)
+    torch = chosen.get(TORCH, ABSENT)
     brought = brings(stack, torch) if torch != ABSENT else {}
     wheel = _wheel(stack, known, chosen, built)
     return InstallPlan(
@@ -55,7 +53,7 @@ def install_plan(
         reinstall=reinstall,
         along=_along(stack, chosen),
         notes=tuple(notes),
-        moves_torch="torch" in chosen,
+        moves_torch=TORCH in chosen,
         torch=None if torch == ABSENT else torch,
         index_url=index_url,
         wheel_url=wheel.url if wheel is not None else None,
@@ -74,7 +72,7 @@ def _line(stack: PackageSet, chosen: Mapping[str, str], change: Change) -> Pinne
 def _extra(stack: PackageSet, chosen: Mapping[str, str], package: str, version: str) -> str:
     """Return `[core-cu12]` where the package alone no longer brings its binary part."""
     release = stack.index.release(package, version)
-    torch = chosen.get("torch") or stack.installed.get("torch")
+    torch = chosen.get(TORCH) or stack.installed.get(TORCH)
     core = f"core-cu{stack.cuda_major(torch) or '12'}"
     offered = release is not None and any(
         re.search(rf"extra\s*==\s*['\"]{core}['\"]", text) for text in release.requires
@@ -91,9 +89,9 @@ def _held(
     for package, version in sorted(stack.installed.items(), key=lambda item: install_order(item[0])):
         if package in chosen or owner_of(package) or version == ABSENT:
             continue
-        if package in FROM_THEIR_SOURCE and "torch" in chosen:
+        if BUILT_AGAINST_TORCH.get(package) is False and TORCH in chosen:
             notes.append(f"{package} {version} was built against the old torch: rebuild it from its source.")
-        held = package in FROM_THE_REGISTRY or records.get(package, UNKNOWN_PACKAGE).held_with_torch
+        held = BUILT_AGAINST_TORCH.get(package) or records.get(package, UNKNOWN_PACKAGE).held_with_torch
         if package not in stack.index and not held:
             continue
         public = version.partition("+")[0]
@@ -121,7 +119,7 @@ def _conflict(
     stack: PackageSet, package: str, version: str, chosen: Mapping[str, str], versions: Mapping[str, str]
 ) -> str | None:
     """Return the requirement that keeps a package from staying at its version, as a sentence."""
-    for need in stack.needs(package, version, versions.get("torch")):
+    for need in stack.needs(package, version, versions.get(TORCH)):
         found = versions.get(need.package)
         if found is not None and (found == ABSENT or not admits(need.range, found)):
             return f"it needs {need.package}{need.range}, which is {found}"
@@ -173,7 +171,7 @@ def _wheel(
     line = next((line for line in built if line.package == PACKAGE), None)
     if line is None:
         return None
-    fitting = find(wheel_target_of(known, chosen.get("torch"), stack), line.version, near=False).fitting
+    fitting = find(wheel_target_of(known, chosen.get(TORCH), stack), line.version, near=False).fitting
     return fitting[0] if fitting else None
 
 

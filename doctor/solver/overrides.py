@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, FixSafety, Remedy
+from doctor.model import ABSENT, TORCH, FixSafety, Remedy
 from doctor.packages.relations import owner_of
 from doctor.packages.specifiers import admits, normalized
 from doctor.rulebook.rule import Overridable
@@ -50,7 +50,7 @@ def _applies(repair: FixSearch, item: Overridable) -> bool:
 def _by_author(repair: FixSearch, pick: Pick, known: Collection[str]) -> Iterator[CandidateFix]:
     """Yield the fix of a remedy that replaces one part, where its rule or a library says that the pair works."""
     remedy: Remedy = pick.alternative
-    parts = [name for name in map(normalized, remedy.require) if owner_of(name) == "torch"]
+    parts = [name for name in map(normalized, remedy.require) if owner_of(name) == TORCH]
     joined = FixPlan().joined(pick)
     if len(parts) != 1 or remedy.call or joined is None or not repair.stack.free(parts[0]):
         return

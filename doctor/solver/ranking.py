@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Facts, FixKind, FixSafety, Severity
+from doctor.model import ABSENT, TORCH, Facts, FixKind, FixSafety, Severity
 from doctor.packages.relations import BUILT_AGAINST_TORCH, BUILT_PER_INDEX, owner_of
 from doctor.rulebook.categories import UNKNOWN_MODEL, WRONG_LAYOUT, WRONG_NUMBERS
 from doctor.rulebook.evaluate import Assessment
@@ -63,7 +63,7 @@ def refusal(search: FixSearch, outcome: CandidateFix) -> str | None:
     errors = [rule for rule in sorted(outcome.firing) if search.rulebook.rules[rule].severity == Severity.ERROR]
     if errors:
         return f"{', '.join(errors)} remain{'s' * (len(errors) == 1)}"
-    if "torch" in outcome.chosen and search.stack.installed.get("torch") is None:
+    if TORCH in outcome.chosen and search.stack.installed.get(TORCH) is None:
         return "the installed torch is not known"
     own = replaced_build(search, outcome)
     if own is not None:
@@ -95,7 +95,7 @@ def wrong_numbers(rulebook: Rulebook, before: Collection[str], after: Assessment
 
 def replaced_build(search: FixSearch, outcome: CandidateFix) -> str | None:
     """Return the package of a container image that a fix would replace by the registry's: torch of an NGC image."""
-    built = ("torch", *BUILT_PER_INDEX, *BUILT_AGAINST_TORCH) if own_build(search) else ()
+    built = (TORCH, *BUILT_PER_INDEX, *BUILT_AGAINST_TORCH) if own_build(search) else ()
     installed = search.stack.installed
     own = (name for name in outcome.chosen if name in built and _is_own(installed.get(name, ABSENT)))
     return next(own, None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 from doctor.packages.relations import owner_of
 from doctor.rulebook.conditions import Leaf
 from doctor.rulebook.rulebook import Rulebook
@@ -52,9 +52,9 @@ class ReleaseClasses:
     def _judge(self, package: str, version: str) -> Any:
         """Everything in which releases differ: rules, release tables, requirements both ways, and the cost."""
         release = self.stack.index.release(package, version)
-        if release is None or package == "torch":
+        if release is None or package == TORCH:
             return version
-        torch = self.stack.installed.get("torch")
+        torch = self.stack.installed.get(TORCH)
         leaves, tables = self._distinctions(package)
         present = self.stack.installed.get(package, ABSENT)
         return (

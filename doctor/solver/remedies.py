@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from doctor.facts.libraries.frameworks import caller_named
-from doctor.model import ABSENT, Remedy
+from doctor.model import ABSENT, TORCH, Remedy
 from doctor.rulebook.resolver import FactResolver
 
 from .cost import series
@@ -23,11 +23,11 @@ def builds_of(stack: PackageSet, remedy: Remedy) -> Iterator[Remedy]:
     """
     package = remedy.build or ""
     present = stack.installed.get(package, ABSENT)
-    if package != "torch" or present == ABSENT:
+    if package != TORCH or present == ABSENT:
         return
     public, _, label = present.partition("+")
     line = ".".join(map(str, series(public)))
-    labels = {key.partition("+")[2]: str(build["cuda"]) for key, build in stack.index.torch_builds.items()
+    labels = {key.partition("+")[2]: build.cuda for key, build in stack.index.torch_builds.items()
               if key.partition("+")[0] == line}  # fmt: skip
     default = str(brings(stack, public).get("torch.cuda", ""))
     for name in sorted(labels, key=lambda name: (labels[name] != default, -_number(name))):

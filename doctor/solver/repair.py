@@ -8,7 +8,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from doctor.model import ABSENT, Facts, Finding, FixSafety, Prediction, Remedy, Severity
+from doctor.model import ABSENT, TORCH, Facts, Finding, FixSafety, Prediction, Remedy, Severity
 from doctor.packages.specifiers import normalized
 from doctor.rulebook.conditions import Condition, parse_conditions
 from doctor.rulebook.dependence import Verdicts
@@ -333,9 +333,9 @@ def unfused_selected(rulebook: Rulebook, known: FactResolver) -> frozenset[str]:
 
 def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:
     """Whether it takes torch back to an older release line, which no remedy requires: too much for a warning."""
-    if any("torch" in pick.alternative.require for pick in outcome.plan.picks):
+    if any(TORCH in pick.alternative.require for pick in outcome.plan.picks):
         return False
-    torch, before = outcome.chosen.get("torch", ABSENT), stack.installed.get("torch", ABSENT)
+    torch, before = outcome.chosen.get(TORCH, ABSENT), stack.installed.get(TORCH, ABSENT)
     return ABSENT not in (torch, before) and series(torch) < series(before)
 
 

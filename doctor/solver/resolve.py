@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from doctor.model import ABSENT
+from doctor.model import ABSENT, TORCH
 from doctor.packages.relations import owner_of
 from doctor.packages.specifiers import admits
 
@@ -144,15 +144,15 @@ def _each(
 ) -> Iterator[dict[str, str]]:
     """One more package at each of these versions; what metadata shows as a dead end is left out."""
     dead: set[Any] = set()
-    torch = stack.completed(chosen).get("torch")
+    torch = stack.completed(chosen).get(TORCH)
     for version in versions:
-        if dead and package != "torch" and metadata_class(stack, package, version, torch) in dead:
+        if dead and package != TORCH and metadata_class(stack, package, version, torch) in dead:
             continue
         before, found = nodes.left, False
         for one in _extend(stack, wanted, {**chosen, package: version}, must, size, nodes, dead_end):
             found = True
             yield one
-        if not found and before - nodes.left > dead_end and not nodes.exhausted and package != "torch":
+        if not found and before - nodes.left > dead_end and not nodes.exhausted and package != TORCH:
             dead.add(metadata_class(stack, package, version, torch))
 
 

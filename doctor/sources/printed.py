@@ -15,8 +15,9 @@ from functools import cache
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from doctor.errors import DoctorError
+from doctor.facts.libraries.titles import OTHER_NAMES
 from doctor.facts.vocabulary import fact
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.conda_names import conda_names
 from doctor.util.redact import NOT_READ, is_secret
 
@@ -55,10 +56,6 @@ _KEYS = {
     "gcc version": "toolkit.gcc", "libc version": "platform.glibc", "gpu type": "gpu.name", "accelerator": "gpu.name",
     "gpu number": "gpu.count", "gpu count": "gpu.count", "os": "platform", "platform": "platform",
     "python platform": "platform", "deepspeed info": "deepspeed.version",
-}  # fmt: skip
-_NAMES = {
-    "transformer engine": "transformer-engine", "flash attention": "flash-attn", "megatron core": "megatron-core",
-    "flashinfer": "flashinfer-python",
 }  # fmt: skip
 #: Programs and drivers, which are no distributions.
 _OTHERS = frozenset({
@@ -115,9 +112,9 @@ def _row(row: re.Match[str], place: str, *, conda: bool) -> Iterator[Fact]:
     name, build = str(canonicalize_name(row["name"])), row["build"] or ""
     if conda and row["channel"] != "pypi":
         name = _from_conda().get(name, name)
-        if name == "torch" and (cuda := _CUDA_BUILD.search(build)):
+        if name == TORCH and (cuda := _CUDA_BUILD.search(build)):
             yield fact("torch.cuda", f"{cuda[1]}.{cuda[2]}", place)
-        elif name == "torch" and "cpu" in build:
+        elif name == TORCH and "cpu" in build:
             yield Fact("torch.cuda", ABSENT, place)
         elif name == "python":
             yield fact("python.version", row["version"], place)
@@ -129,7 +126,7 @@ def _row(row: re.Match[str], place: str, *, conda: bool) -> Iterator[Fact]:
 def _from_conda() -> dict[str, str]:
     """Return the distribution of each conda package that has another name, or the same."""
     names = {conda: name for name, conda in conda_names().items()}
-    return {**names, "pytorch": "torch", "pytorch-gpu": "torch"}
+    return {**names, "pytorch": TORCH, "pytorch-gpu": TORCH}
 
 
 def _of_line(line: str, place: str, bare: bool) -> Iterator[Fact]:
@@ -214,7 +211,7 @@ def _platform(value: str, place: str) -> Iterator[Fact]:
 def _distribution(label: str, value: str, word: str, place: str, bare: bool) -> Iterator[Fact]:
     """Yield the version of a distribution: `vLLM version: 0.11.0`, and `flashinfer_python: 0.5.3` of SGLang."""
     name = label.removesuffix(" version")
-    name = _NAMES.get(name, name)
+    name = OTHER_NAMES.get(name, name)
     if (name == label and not bare) or name in _OTHERS or not re.fullmatch(NAME, name):
         return
     key = f"{canonicalize_name(name)}.version"

@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from doctor.facts.libraries.frameworks import FRAMEWORKS, caller_named
 from doctor.model import ABSENT, Fact, Facts
 
 Case = Mapping[str, Any]
 
-#: Backend of the sweep → (framework, what serves it in the rules' names, one after the other: a backend, the prefix of
-#: a library that selects, or a library without backends). The rules cover no other backend.
-COVERED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sdpa.default": ("torch_sdpa", ("sdpa",)),
-    **{f"sdpa.{name}": ("torch_sdpa", (f"sdpa.{name}",)) for name in ("flash", "efficient", "cudnn", "math")},
-    "nested": ("torch_sdpa", ("sdpa",)),
-    **{f"flash{number}": ("flash_attn", (f"fa.flash{number}",)) for number in (2, 3, 4)},
-    "fa3_fwd": ("flash_attn", ("fa.flash3",)),
-    **{f"te.{name}": ("transformer_engine", (f"te.{name}",))
-       for name in ("flash2", "flash3", "flash4", "fused", "unfused")},
-    "xformers": ("xformers", ("xf",)),
-    "sage": ("sageattention", ("sageattention",)),
-    "transformers.sdpa": ("torch_sdpa", ("sdpa",)),  # with a written-out mask
-    "transformers.flash2": ("transformers", ("hf.flash_attention_2", "fa.flash2")),
-}  # fmt: skip
 #: Backends that compute no gradient, as in `kernels/sweep/calls.py`.
 FORWARD_ONLY = ("fa3_fwd", "sage")
 #: Libraries whose rules look at the selected backend; the sweep selects it by name.
@@ -37,11 +23,20 @@ NAMED = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal"
 WINDOWED = {"window": "causal_bottom_right", "window_both": "no_mask"}
 
 
+def covered() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the backends of the sweep that rules cover: each with its framework, and with what serves it.
+
+    What serves it is a backend, the prefix of a library that selects, or a library without backends.
+    """
+    return {backend: (item.word, served) for item in FRAMEWORKS.values() for backend, served in item.sweep.items()}
+
+
 def case_facts(case: Case) -> Facts | None:
     """Return the facts of this case for the rules; None for a backend without rules."""
-    if case["backend"] not in COVERED:
+    known = covered().get(case["backend"])
+    if known is None:
         return None
-    framework, served = COVERED[case["backend"]]
+    framework, served = known
     facts_of_case = {
         key: case.get(key, {"dropout": 0.0, "softcap": 0.0, "deterministic": False}.get(key)) for key in COPIED
     }
@@ -129,7 +124,7 @@ def _mask(case: Case, framework: str) -> dict[str, Any]:
     words: dict[str, Any] = {"mask": WINDOWED.get(mask, mask)}
     if mask in WINDOWED:
         words["window"] = (_reach(case), 0 if mask == "window" else _reach(case))
-    if framework == "transformer_engine" and case.get("layout") == "thd":
+    if caller_named(framework).kernel == "te_attention" and case.get("layout") == "thd":
         plain = words["mask"]
         words["mask"] = "padding" if plain == "no_mask" else f"padding_{plain}"
     return words

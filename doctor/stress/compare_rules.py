@@ -17,7 +17,8 @@ from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.result import KernelResult
 
-from .case_facts import COVERED, case_facts
+from .case_facts import case_facts, covered
+from .failures import COMPILER_CHECK
 from .sweep import SweepResult
 from .verdict import BAD, CaseVerdict, verdict
 
@@ -63,7 +64,7 @@ class CasePredictor:
         self.environment = Facts(fact for key, fact in environment.items() if not key.startswith("workload."))
         self._predictions: dict[str, RulePrediction] = {}
         self._broken = self._broken_here()
-        served = {name for _, names in COVERED.values() for name in names}
+        served = {name for _, names in covered().values() for name in names}
         self._rules_about = {name: _rules_about(rulebook, name.partition(".")[0]) for name in served}
 
     def predict(self, case: Mapping[str, Any]) -> RulePrediction | None:
@@ -82,7 +83,7 @@ class CasePredictor:
         known, _ = know(self.rulebook, self.environment.with_(*facts.values()))
         serves: bool | None = True
         fired: dict[str, Rule] = {}
-        for name in COVERED[case["backend"]][1]:
+        for name in covered()[case["backend"]][1]:
             takes_it, reasons = self._served(name, known)
             if takes_it is False:
                 return RulePrediction(reasons, False)
@@ -185,7 +186,7 @@ def compare_with_rules(sweep: SweepResult, python: str, rules: Sequence[str] = (
     facts = environment_of(Request(python=python), rulebook).facts
     predictor = CasePredictor(rulebook, facts)
     for item in sweep.failures:
-        item.rules = rules_of(item.case, predictor) if item.backend != "triton" else ()
+        item.rules = rules_of(item.case, predictor) if item.backend != COMPILER_CHECK else ()
     return compare(sweep.records, predictor)
 
 

@@ -31,6 +31,16 @@ class Device:
         return min(known, default=None)
 
 
+def stack_of(hello: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what runs, by what the program says at its start."""
+    return {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
+
+
+def on_gpu(device: str) -> bool:
+    """Return whether a device, as torch names it, is a GPU."""
+    return device.startswith("cuda")
+
+
 def devices_of(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Device], list[str]]:
     """Return the usable devices of this host, and the problems of the others."""
     reported = hello.get("devices") or []

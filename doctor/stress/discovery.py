@@ -14,6 +14,7 @@ from zlib import crc32
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import ENDED_PROCESS, KernelOutcome, KernelResult
 from doctor.runner.run import is_shared_failure
+from doctor.stress.devices import on_gpu
 
 from .axes import DOMAINS
 from .worker import Worker
@@ -115,7 +116,7 @@ def selected_backends(options: SweepOptions, hello: Mapping[str, Any], device: s
             raise DoctorError(f"`{name}` cannot run: {' '.join(str(states[name]).split())}")
     wanted = list(dict.fromkeys(name for name in options.backends if name not in own))
     usable = [name for name, problem in states.items() if problem is None]
-    if not device.startswith("cuda"):
+    if not on_gpu(device):
         usable = [name for name in usable if name in CPU_BACKENDS]
     if options.backends:
         missing = [name for name in wanted if name not in usable]

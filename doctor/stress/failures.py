@@ -30,6 +30,9 @@ SECONDS_EACH = 12.0  # for minimizing one failure
 SCRIPT_SHARE = 0.3  # of the time that is left before the deadline, for running the scripts
 
 
+COMPILER_CHECK = "triton"  # the check of the compiler, among the backends of the sweep
+
+
 @dataclass
 class Failure:
     """One fault: where it was seen, its smallest case, and how to see it again."""

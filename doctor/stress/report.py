@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.runner.result import KernelOutcome
+from doctor.stress.devices import stack_of
 from doctor.util.redact import shortened
 
 from .compare_rules import Comparison
@@ -21,7 +22,7 @@ def as_json(result: SweepResult, comparison: Comparison | None = None) -> dict[s
         "schema": 1,
         "verdict": "bad" if result.bad else "good",
         "complete": result.complete,
-        "stack": {name: result.hello.get(name) for name in ("torch", "cuda", "versions", "devices", "device")},
+        "stack": {**stack_of(result.hello), "devices": result.hello.get("devices")},
         "unavailable": {name: why for name, why in (result.hello.get("backends") or {}).items() if why},
         "cases": {
             "planned": len(result.plan.cases),

@@ -13,12 +13,13 @@ from typing import Any
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import KernelResult
+from doctor.stress.devices import on_gpu, stack_of
 from doctor.util.machine import this_machine
 from doctor.util.redact import shortened
 
 from .devices import Device, devices_of, disagreements
 from .discovery import SweepOptions, discover, own_functions, selected_backends
-from .failures import Failure, collect_failures
+from .failures import COMPILER_CHECK, Failure, collect_failures
 from .journal import Journal
 from .partition import DevicePartition
 from .plan import SweepPlan, key, plan
@@ -80,12 +81,12 @@ def sweep(
     deadline = began + options.budget if options.budget else math.inf
     hello, problems = discover(options, on_step, deadline)
     device = str(hello["device"])
-    devices, trouble = devices_of(hello if device.startswith("cuda") else {}, options.memory)
+    devices, trouble = devices_of(hello if on_gpu(device) else {}, options.memory)
     if not devices:
         raise NoDiagnosis(f"no GPU can be used: {'; '.join(trouble)}")
     backends = selected_backends(options, hello, device)
-    planned = plan(backends, device, options.cases or (2400 if device.startswith("cuda") else 600), options.seed)
-    stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
+    planned = plan(backends, device, options.cases or (2400 if on_gpu(device) else 600), options.seed)
+    stack = stack_of(hello)
     stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends), own=own_functions(backends))
     stack["attn-doctor"] = __version__
     notes = [*problems, *trouble, *(note for one in devices for note in one.notes)]
@@ -106,7 +107,7 @@ def sweep(
         models = {one.name: one.label.partition("(")[2] for one in devices}
         result.disagreements = disagreements(result.records, models)
         _minimize(options, result, on_step, minimized, deadline)
-        if device.startswith("cuda") and not options.backends:
+        if on_gpu(device) and not options.backends:
             _check_triton(options, result, deadline)
         if result.complete:
             journal.finish()
@@ -247,11 +248,12 @@ def _minimize(
 def _check_triton(options: SweepOptions, result: SweepResult, deadline: float = math.inf) -> None:
     """Compile a small kernel: finds trouble with ptxas, libcuda, compilers and cache folders."""
     worker = Worker(options.python, timeout=max(120.0, options.timeout), env=result.devices[0].env)
-    one = worker.run_one({"op": "triton"}, deadline)
+    one = worker.run_one({"op": COMPILER_CHECK}, deadline)
     if time.monotonic() > deadline:
         result.notes.append("triton: not checked, the budget was spent")
     elif verdict(one) in BAD:
-        result.failures.append(Failure("triton", tuple(fault_kinds(one)), {"backend": "triton"}, one.reason, one))
+        case = {"backend": COMPILER_CHECK}
+        result.failures.append(Failure(COMPILER_CHECK, tuple(fault_kinds(one)), case, one.reason, one))
     else:
         result.notes.append(f"triton: {one.reason or 'compiles and runs a kernel'}")
 

@@ -3,13 +3,15 @@
     python scripts/release/library_names.py [CHECKOUT] [--files 20] [--lines FILE]
 
 A name is a text constant in `doctor/`, docstrings left out, that equals a library's folder in `rules/` or a spelling of
-those in `SPELLINGS`. `tests/test_library_names.py` has the highest number that is allowed.
+those in `SPELLINGS`. A folder that describes neither packages nor frameworks nor backends is no library: `declared`,
+`images`, `speed`. `tests/test_library_names.py` has the highest number that is allowed, and a reason for each file.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from pathlib import Path
 SPELLINGS = (
     "flash-attn", "transformer-engine", "TransformerEngine", "megatron", "Megatron", "XTuner", "vLLM", "SGLang",
 )  # fmt: skip
+#: What a file about a library has, and one about a kind of rules has not.
+_DESCRIBED = re.compile(r"^(?:distributions:(?! *\[\])|frameworks:|backends:)", re.MULTILINE)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -54,7 +58,8 @@ def names_by_file(checkout: Path) -> dict[str, list[tuple[int, str]]]:
 
 def library_names(checkout: Path) -> frozenset[str]:
     """Return what counts as the name of a library."""
-    return frozenset((*(path.parent.name for path in (checkout / "rules").glob("*/library.yaml")), *SPELLINGS))
+    folders = ((path.parent.name, path.read_text("utf-8")) for path in (checkout / "rules").glob("*/library.yaml"))
+    return frozenset((*(name for name, text in folders if _DESCRIBED.search(text)), *SPELLINGS))
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -75,10 +75,10 @@ def test_every_call_of_the_rulebook_has_a_program() -> None:
     source = (ROOT / "kernels" / "programs" / "measure.py").read_text()
     for library in load_rulebook(()).libraries.values():
         for item in library.attention_calls:
-            kind, _, part = item["id"].partition(".")
-            listed = f'"{item["id"]}"' in source or (part and re.search(rf'library == "{kind}"', source))
-            assert listed, item["id"]
-            assert "*" in item["select"], item["id"]
+            kind, _, part = item.id.partition(".")
+            listed = f'"{item.id}"' in source or (part and re.search(rf'library == "{kind}"', source))
+            assert listed, item.id
+            assert "*" in item.select, item.id
 
 
 def test_words_that_select_follow_the_framework() -> None:
@@ -89,12 +89,43 @@ def test_words_that_select_follow_the_framework() -> None:
     assert calls[0].select == "`with sdpa_kernel(SDPBackend.FLASH_ATTENTION):` around the step"
 
 
+def chosen(*given: Any, **job: Any) -> str | None:
+    return selected_call(load_rulebook(()), known(*given, **job))
+
+
 def test_the_selected_call_is_that_of_the_framework() -> None:
-    assert selected_call(known({})) in ("sdpa.flash", "sdpa.cudnn")
-    assert selected_call(known({}, sdpa_backend="math")) == "sdpa.math"
+    assert chosen({}) in ("sdpa.flash", "sdpa.cudnn")
+    assert chosen({}, sdpa_backend="math") == "sdpa.math"
     hf = {"transformers.version": "5.0.0"}
-    assert selected_call(known(hf, framework="transformers", attn_implementation="eager")) == "hf.eager"
-    assert selected_call(known({"gpu.sm": None}, framework="vllm")) is None
+    assert chosen(hf, framework="transformers", attn_implementation="eager") == "hf.eager"
+    assert chosen(hf, framework="transformers", attn_implementation="sdpa", sdpa_backend="math") == "sdpa.math"
+    assert chosen({"gpu.sm": None}, framework="vllm") is None
+
+
+@pytest.mark.parametrize(
+    ("packages", "job", "expected"),
+    [
+        ({"flash-attn.version": "2.8.3"}, {"framework": "flash_attn"}, "fa.flash2"),
+        ({"xformers.version": "0.0.34", "torch.version": "2.10.0"}, {"framework": "xformers"}, "xformers"),
+        ({"sageattention.version": "2.2.0"}, {"framework": "sageattention", "training": False}, "sageattention"),
+        ({"transformers.version": "5.0.0"}, {"framework": "xtuner", "attn_implementation": "eager"}, "hf.eager"),
+        ({"transformers.version": "5.0.0"}, {"framework": "transformers", "attn_implementation": "flex_attention"},
+         "flex.triton"),
+    ],
+)  # fmt: skip
+def test_library_files_say_which_call_a_backend_makes(
+    packages: dict[str, Any], job: dict[str, Any], expected: str
+) -> None:
+    assert chosen(packages, **job) == expected
+
+
+def test_every_stated_backend_of_a_call_exists() -> None:
+    libraries = load_rulebook(()).libraries.values()
+    backends = {backend.id for library in libraries for backend in library.backends}
+    calls = [call for library in libraries for call in library.attention_calls]
+    stated = [name for call in calls for name in call.backends if call.backends != (call.id,)]
+    assert len(stated) > 10 and set(stated) <= backends
+    assert len(stated) == len(set(stated)), "a backend makes one call"
 
 
 def test_lengths_keep_the_queries_of_a_decoding_job() -> None:
@@ -163,8 +194,8 @@ def test_the_load_of_the_own_first_process_is_no_other_user(monkeypatch: pytest.
     facts = known({})
     calls, missing = calls_of(load_rulebook(()), facts)
     plan = SpeedPlan(facts, LLAMA, (LLAMA,), tuple(calls), missing, "cuda", True, "python", 1.0, {}, "", ())
-    assert not any("busy" in note for note in notes(is_compiled))
-    assert any("busy" in note for note in notes(lambda request: not is_compiled(request)))
+    assert not any("busy" in note for note in notes(lambda request: is_compiled(request, calls)))
+    assert any("busy" in note for note in notes(lambda request: not is_compiled(request, calls)))
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "unavailable", "failed"])

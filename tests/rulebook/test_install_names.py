@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from doctor.packages.index import load_index
-from doctor.packages.relations import FROM_THE_REGISTRY, FROM_THEIR_SOURCE
+from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.rulebook.rulebook import load_rulebook
 from scripts.release import refresh_names
 from scripts.release.refresh_names import Unreadable, Wanted, has_release, releases_of, wanted_of
@@ -25,7 +25,7 @@ NO_PACKAGES = {"python", "attn-doctor"}
 def unregistered() -> set[str]:
     """What the registry does not have, or has from another project."""
     stated = {name for library in load_rulebook().libraries.values() for name in library.unregistered}
-    return stated | {*RECORD["unregistered"], *FROM_THEIR_SOURCE} - NO_PACKAGES
+    return stated | {*RECORD["unregistered"]} - NO_PACKAGES
 
 
 def problem_of(item: Wanted) -> str | None:
@@ -117,4 +117,6 @@ def test_the_record_names_no_package_twice_and_its_releases_are_versions():
 
 
 def test_what_is_compiled_from_the_registry_is_registered():
-    assert not set(FROM_THE_REGISTRY) & unregistered()
+    load_rulebook()
+    from_source = {name for name, is_registered in BUILT_AGAINST_TORCH.items() if not is_registered}
+    assert from_source == BUILT_AGAINST_TORCH.keys() & unregistered() and "flash-attn" not in from_source

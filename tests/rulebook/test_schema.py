@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.rulebook.schema import read_source
+from doctor.facts.derived.registry import TEMPLATES
+from doctor.rulebook.schema import read_source, read_sources
 
 RULE = """\
 id: T001
@@ -199,3 +200,17 @@ def test_the_example_of_the_documentation_is_a_sound_rule(tmp_path):
     assert {fault.message.split("`")[0] for fault in lint_source(source, libraries)} <= {
         "no test is silent because of "
     }
+
+
+def test_every_family_of_facts_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "rule-format.md").read_text()
+    assert len(TEMPLATES) > 5
+    assert not {name for name in TEMPLATES if f"`{name}`" not in page}
+
+
+def test_an_unknown_family_of_facts_is_refused_at_its_line(tmp_path):
+    path = tmp_path / "library.yaml"
+    path.write_text("name: acme\ndistributions: [acme]\npackages:\n  acme:\n    facts: [compiled_file]\n")
+    with pytest.raises(DoctorError, match=r"library.yaml:5: an entry of `facts` needs one of") as problem:
+        read_sources(path)
+    assert "compiled_files" in str(problem.value.hint)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.errors import DoctorError
-from doctor.model import Report
+from doctor.model import TORCH, Report
 from doctor.packages.index import load_index
 from doctor.sources.watch import Watch
 from doctor.util.toml_text import load_toml
@@ -133,7 +133,7 @@ def _add_index(goals: ChangeSet, requirements: Sequence[RequirementsFile], proje
         return
     if any(project.has_index for project in projects):
         return
-    why = next((goal.why for goal in goals.items.values() if goal.package == "torch"), "another torch build")
+    why = next((goal.why for goal in goals.items.values() if goal.package == TORCH), "another torch build")
     first = next((file for file in requirements if not file.constraint), None)
     if first is not None:
         first.add_index(goals.index_url, why)

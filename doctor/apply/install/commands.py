@@ -13,6 +13,7 @@ from doctor.packages.flash_attn_build import TOOLS, build
 from doctor.packages.index import ReleaseIndex
 from doctor.packages.platform import Platform
 from doctor.packages.relations import BUILT_AGAINST_TORCH
+from doctor.packages.release_wheels import PACKAGE
 from doctor.runner.command import Ran, run_child
 from doctor.util.machine import this_machine
 
@@ -69,8 +70,8 @@ def from_wheel(
     """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
     alone = ["--no-deps", installer.reinstall_option, *options]
     yield installer.install(python, [*alone, "--only-binary", ":all:", line.requirement])
-    if pins.wheel_url is not None and line.package == "flash-attn":
-        yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel_url}"])
+    if pins.wheel_url is not None and line.package == PACKAGE:
+        yield installer.install(python, [*alone, f"{PACKAGE} @ {pins.wheel_url}"])
 
 
 def from_source(installer: Installer, python: str, line: PinnedRequirement, options: Sequence[str] = ()) -> list[str]:
@@ -86,7 +87,7 @@ def why_not_built(line: PinnedRequirement, sm: str | None, cuda: str | None, tim
         return None
     if nvcc() is None:
         return "`nvcc` is not installed"
-    if line.package != "flash-attn":
+    if line.package != PACKAGE:
         return None if timeout >= _SMALL_BUILD else f"that may take longer than {timeout:g} s"
     plan = build(line.version, sm, cuda, this_machine())
     if plan.hours[1] * 3600 > timeout:

@@ -11,7 +11,19 @@ from doctor.diagnosis.request import Request
 from doctor.diagnosis.watch import rulebook_of, watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, parse
-from doctor.model import ABSENT, ChangeKind, Fact, Facts, Finding, Fix, Report, RunVerdict, Severity, VerificationStep
+from doctor.model import (
+    ABSENT,
+    TORCH,
+    ChangeKind,
+    Fact,
+    Facts,
+    Finding,
+    Fix,
+    Report,
+    RunVerdict,
+    Severity,
+    VerificationStep,
+)
 from doctor.packages.relations import owner_of
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
@@ -62,7 +74,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
         if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
         and _is_package(key) and not owner_of(key[:-8]) and key[:-8] not in removed
     ]  # fmt: skip
-    if "torch" in assumed:  # another build replaces it there
+    if TORCH in assumed:  # another build replaces it there
         kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
     facts = Facts([*others, *here, *kept, *_settings(fix)])
     why = "not available here; assumed to be installed"

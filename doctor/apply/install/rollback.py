@@ -56,12 +56,13 @@ def roll_back(
     if kept is None:
         raise DoctorError(f"no applied fix to undo in `{place.python}`")
     site_dirs = find_target(place.python, None).site_dirs
+    rules = (*request.defaults.rules, *request.rules)
+    load_rulebook(rules)  # its libraries say what is compiled against torch
     undoing = undoing_of(kept, frozen.packages_of(site_dirs))
     installer, why_not = find_installer(place.python, options.installer)
     if installer is None:
         raise DoctorError(f"cannot install: {why_not}")
     work = Work(installer, place, InstallPlan(), options.proof_timeout, options.break_system_packages)
-    rules = (*request.defaults.rules, *request.rules)
     if not agree(_plan_text(kept, undoing, work, rules)):
         steps = [VerificationStep("restores", None, "cancelled; nothing was changed")]
     else:

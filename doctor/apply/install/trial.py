@@ -13,9 +13,10 @@ from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, InstallPlan, Report, VerificationStep
+from doctor.model import TORCH, Fix, InstallPlan, Report, VerificationStep
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
+from doctor.packages.relations import BUILT_PER_INDEX, OWN_INDEXES
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
 from doctor.solver.environment import platform_of
@@ -153,7 +154,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 def _room(lines: Sorted) -> int:
     names = {line.package for line in (*lines.plain, *lines.sources, *lines.compiled)}
-    return _ROOM_TORCH if names & {"torch", "torchvision", "torchaudio", "vllm", "xformers"} else _ROOM
+    return _ROOM_TORCH if names & {TORCH, *BUILT_PER_INDEX, *OWN_INDEXES} else _ROOM
 
 
 def _size(folder: Path) -> int:

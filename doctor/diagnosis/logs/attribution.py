@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from doctor.model import TextEnum
+from doctor.model import TORCH, TextEnum
 from doctor.util.traceback_frames import CELL, Frame
 
 from .cpp_trace import trace_after
-from .frames import PLAIN, Stack
+from .frames import Stack
 from .scan import Match
 
 
@@ -89,7 +89,7 @@ def _of_cpp_trace(match: Match, stack: Stack) -> Attribution | None:
     """Return whose C++ code raised an error; where torch did, the frames say who called it."""
     trace = trace_after(match)
     if trace.is_of_torch:
-        return None if match.frames or trace.only_reports else Attribution(Origin.STACK, "torch")
+        return None if match.frames or trace.only_reports else Attribution(Origin.STACK, TORCH)
     owner = stack.owner_of_line(trace.file)
     if owner is not None:
         return Attribution(Origin.STACK, owner, _last(match))
@@ -134,7 +134,7 @@ def _of_frames(match: Match, stack: Stack) -> Attribution | None:
     last = kernels[-1]
     caller = _caller(kernels, stack)
     if _GENERATED.search(last.file):
-        return Attribution(Origin.STACK, "torch", last, caller)
+        return Attribution(Origin.STACK, TORCH, last, caller)
     called = _called(last, stack)
     if called is not None:
         made = _made(stack, called, last, caller)
@@ -146,7 +146,8 @@ def _of_frames(match: Match, stack: Stack) -> Attribution | None:
 def _owner_of(frame: Frame, stack: Stack, caller: str | None = None) -> Attribution | None:
     """Return the package that the file of a frame belongs to; None for a file of the job."""
     owner = stack.owner_of_file(frame.file)
-    if owner is not None and ("-packages" in frame.file or owner not in PLAIN):  # a folder of the job may be `kernels`
+    is_certain = "-packages" in frame.file or owner not in stack.plain_words  # a folder of the job may be `kernels`
+    if owner is not None and is_certain:
         return Attribution(Origin.STACK, owner, frame, caller)
     installed = _PACKAGES.search(frame.file)
     if installed is not None:
@@ -177,7 +178,7 @@ def _called(frame: Frame, stack: Stack) -> str | None:
         return name or (own if _EXTENSION.search(own) else None)
     for found in _CALL.finditer(frame.code):
         name = found["module"]
-        if _EXTENSION.search(name) and name not in ("self", "torch", "cuda", "_C"):
+        if _EXTENSION.search(name) and name not in ("self", TORCH, "cuda", "_C"):
             return name
     return None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from doctor.errors import DoctorError
-from doctor.model import Severity
+from doctor.model import TORCH, Severity
 from doctor.rulebook.anchors import fixed_length
 from doctor.rulebook.categories import API_DRIFT, MISSING_ATTRIBUTE, MISSING_MODULE, NO_KERNEL, NONE
 from doctor.rulebook.resolver import FactResolver
@@ -221,12 +221,12 @@ def _blames_another(rule: LogRule, match: Match, blame: Attribution, stack: Stac
         return blame.launches and not {"triton", "nvidia-cutlass-dsl"} & {*names}
     if blame.is_one_of(names) or _OF_MACHINE & {*rule.packages} or _is_named(names, match, stack):
         return False
-    return is_compiled_fault(match.text) or not ("torch" in names or _is_called(names, match, stack))
+    return is_compiled_fault(match.text) or not (TORCH in names or _is_called(names, match, stack))
 
 
 def _is_named(names: Sequence[str], match: Match, stack: Stack) -> bool:
     """Return whether a line names one of some packages, or a module of one; torch is named by any line."""
-    others = {name for name in names if name != "torch"}
+    others = {name for name in names if name != TORCH}
     words = re.findall(r"[A-Za-z]\w+", match.text)
     line = plain(match.text)
     if stack.named(match.text) in others or any(plain(name) in line for name in others):
@@ -251,7 +251,7 @@ def _serves_gpu(rule: LogRule, owner: str | None, known: FactResolver) -> bool:
 
 def _is_of_job(rule: LogRule, match: Match, stack: Stack) -> bool:
     """Return whether a whole traceback has frames of the job only, and nothing in it names a package of the rule."""
-    if owned_by_line(rule) is not None or "torch" in rule.packages or "Traceback (" not in match.around:
+    if owned_by_line(rule) is not None or TORCH in rule.packages or "Traceback (" not in match.around:
         return False
     if _OF_NAME.search(match.text):  # the name says whose it is
         return False

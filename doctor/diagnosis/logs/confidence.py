@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from doctor.model import TORCH
 from doctor.report.log_model import Doubt
 from doctor.rulebook.anchors import fixed_length
 
@@ -81,8 +82,8 @@ def _is_unattributed(item: Candidate) -> bool:
     if not is_compiled_fault(item.match.text):
         return False
     if item.blame.origin == Origin.JOB:
-        return item.blame.frame is None or "torch" not in item.blame.frame.code
+        return item.blame.frame is None or TORCH not in item.blame.frame.code
     named = any(
-        name.replace("-", "_") in item.match.text.replace("-", "_") for name in item.rule.packages if name != "torch"
+        name.replace("-", "_") in item.match.text.replace("-", "_") for name in item.rule.packages if name != TORCH
     )
     return item.blame.origin == Origin.UNKNOWN and not named and not item.signature.conditions

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from doctor.facts.libraries.frameworks import servers
+from doctor.model import TORCH
 from doctor.packages.records import ATTENTION, names_with, records_of
 from doctor.rulebook.rule import Library
 
@@ -15,47 +17,6 @@ _INSTALLED = re.compile(r"-packages[\\/](\w+)")
 _NATIVE = re.compile(r"[\w.:/\\+-]{3,300}\.(?:cuh?|cpp|cc|cxx|hpp|h|inl)\b")
 #: A word that may be the name of a package.
 _WORD = re.compile(r"[A-Za-z][\w-]{2,40}")
-#: How people write the names of packages.
-_SPOKEN = {
-    "ring_flash_attn": re.compile(r"(?i)\bring[ _-](?:flash[ _-])?att(?:n|ention)"),
-    "sageattention": re.compile(r"(?i)\bsage[ _-]?att(?:n|ention)"),
-    "transformer_engine": re.compile(r"(?i)\btransformer[ _-]?engine\b"),
-    "flash_linear_attention": re.compile(r"(?i)\bflash[ _-]linear[ _-]attention"),
-    "flash_attn": re.compile(r"(?i)\bflash[ _-]?att(?:n|ention)|\bfa[234]\b"),
-}
-#: Names of packages that are words of the language, too.
-PLAIN = frozenset(
-    [
-        "kernels",
-        "datasets",
-        "composer",
-        "lightning",
-        "slime",
-        "swift",
-        "quanto",
-        "optimum",
-        "accelerate",
-        "mii",
-        "timm",
-        "areal",
-        "quack",
-        "cutlass",
-        "outlines",
-        "fla",
-        "aiter",
-        "cudnn",
-        "tensorrt",
-        "safetensors",
-        "einops",
-    ]
-)
-#: What a server writes before each of its lines.
-_PRINTED_BY = {
-    "vllm": re.compile(
-        r"\b(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+\.py:\d+\]|\w+\.py:\d+\])"
-    ),
-    "sglang": re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:DP|TP|PP|EP)\d+)+\]"),
-}
 
 
 @dataclass(frozen=True)
@@ -87,6 +48,22 @@ class Stack:
         names = {name for library in self.libraries.values() for name in library.unregistered}
         return frozenset(self.owners.values()) - names
 
+    @cached_property
+    def plain_words(self) -> frozenset[str]:
+        """Return the names of packages that are words of the language, too."""
+        return frozenset(word for library in self.libraries.values() for word in library.plain_words)
+
+    @cached_property
+    def _spoken(self) -> Mapping[str, re.Pattern[str]]:
+        """How people write the names of packages; a name that others contain comes last."""
+        libraries = sorted(self.libraries.values(), key=lambda library: library.spoken_inside_others)
+        return {name: re.compile(words) for library in libraries for name, words in library.spoken.items()}
+
+    @cached_property
+    def _printers(self) -> Mapping[str, re.Pattern[str]]:
+        """What each server writes before each of its lines."""
+        return {server.package: re.compile(server.prints) for server in servers().values() if server.prints}
+
     def is_registered(self, distribution: str | None) -> bool:
         """Return whether the package registry has a distribution of the stack under its own name."""
         return distribution in self._registered
@@ -103,14 +80,15 @@ class Stack:
         Files of torch do not count: its warnings and checks are part of what any package prints.
         """
         owners = (self.owner_of_file(file) for file in _NATIVE.findall(text))
-        return next((owner for owner in owners if owner not in (None, "torch")), None)
+        return next((owner for owner in owners if owner not in (None, TORCH)), None)
 
     def named(self, text: str) -> str | None:
         """Return the distribution that a line without any frame speaks of; torch only where it names no other."""
-        names = [*(name for name, words in _SPOKEN.items() if words.search(text)), *_WORD.findall(text)]
-        owners = [owner for name in names if name.lower() not in PLAIN and (owner := self.owner(name)) is not None]
-        return next((owner for owner in owners if owner != "torch"), owners[0] if owners else None)
+        names = [*(name for name, words in self._spoken.items() if words.search(text)), *_WORD.findall(text)]
+        found = (self.owner(name) for name in names if name.lower() not in self.plain_words)
+        owners = [owner for owner in found if owner is not None]
+        return next((owner for owner in owners if owner != TORCH), owners[0] if owners else None)
 
     def printer(self, text: str) -> str | None:
         """Return the server that wrote a line of its log."""
-        return next((name for name, prefix in _PRINTED_BY.items() if prefix.search(text)), None)
+        return next((name for name, prefix in self._printers.items() if prefix.search(text)), None)

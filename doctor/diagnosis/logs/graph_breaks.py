@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor.model import Remedy
+from doctor.model import TORCH, Remedy
 from doctor.report.log_model import Explanation, LogLine
 from doctor.rulebook.categories import UNAVAILABLE
 
@@ -62,7 +62,7 @@ def graph_break(match: Match) -> Explanation | None:
         cause=CAUSE,
         rule=None,
         category=UNAVAILABLE,
-        packages=("torch",),
+        packages=(TORCH,),
         doubts=(),
         signature="",
         line=LogLine(match.line, match.text.strip(), match.rank),

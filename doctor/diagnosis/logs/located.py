@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from doctor.model import Remedy
+from doctor.model import TORCH, Remedy
 from doctor.report.log_model import Explanation, LogLine
 from doctor.util.raise_sites import raised_in
 from doctor.util.redact import shortened
@@ -84,7 +84,7 @@ _TOO_MANY = re.compile(
     r"\(\) takes (?:from )?(?:\d{1,2} to )?(?P<most>\d{1,2}) positional arguments? but (?P<given>\d{1,2})"
 )
 _IN_PYTHON = re.compile(r"raise\b|assert\b")
-_COMPILED_ON_RECORD = "torch"
+_COMPILED_ON_RECORD = TORCH
 #: Files and functions of torch whose checks speak of attention, and the exceptions that a check of C++ raises.
 _OF_KERNELS = re.compile(r"(?i)native/transformers/|sdp_utils|nested|attention|flash|\bmha|ring|functorch|c10d|library")
 _OF_CHECKS = re.compile(r"(?:Runtime|NotImplemented|Accelerator|OutOfMemory)Error\b")

@@ -42,6 +42,8 @@ _TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Re
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
 #: Words that name a part of many classes: they say something of one class only.
+#: The package whose messages about its models and trainers have shapes of their own, below.
+_OF_MODELS = "transformers"
 _PLAIN = re.compile(r"[a-z]+")
 _LAST_WORD = re.compile(r"[A-Z][a-z]+$")
 #: Classes that projects patch: what is missing there may be the patch, which did not fit the release.
@@ -186,7 +188,7 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made(package, "m", found["module"], f"module `{found['module']}`")]
     if found := _MODEL.search(line):
         model = found["model"].replace("-", "_")
-        yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
+        yield [_made(_OF_MODELS, "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
     if found := _MEMBER.search(line):
         yield [_of_member(package, found["label"], found["name"]) for package in _packages()]
         yield [_of_model(found["label"], found["name"]), _of_trainer(found["label"], found["name"])]
@@ -199,12 +201,12 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
                 f"TrainingArguments.__init__ {found['name']}",
                 f"argument `{found['name']}` of `TrainingArguments`",
             )
-            yield [_made("transformers", "a", key, what)]
+            yield [_made(_OF_MODELS, "a", key, what)]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
     if found := _UNDEFINED.search(line):
         if _LONG_FUNCTION.fullmatch(found["name"]):  # others copy functions of transformers
-            yield [_made("transformers", "g", found["name"], f"`{found['name']}`")]
+            yield [_made(_OF_MODELS, "g", found["name"], f"`{found['name']}`")]
         elif _OF_LIBRARY.fullmatch(found["name"]):
             yield [_made(package, "g", found["name"], f"`{found['name']}`") for package in _packages()]
 
@@ -272,7 +274,7 @@ def _of_model(label: str, name: str) -> NameHistory | None:
     """Return the history of what the base classes of models had and lost; a name that is too plain says nothing."""
     if not _MODEL_CLASS.search(label) or len(name) < 10 or "_" not in name:
         return None
-    bases = (_of_member("transformers", base, name) for base in ("PreTrainedModel", "ModuleUtilsMixin"))
+    bases = (_of_member(_OF_MODELS, base, name) for base in ("PreTrainedModel", "ModuleUtilsMixin"))
     made = next((found for found in bases if found is not None), None)
     return made if made is not None and made.runs[-1][1] + 1 < len(made.releases) else None
 
@@ -280,8 +282,8 @@ def _of_model(label: str, name: str) -> NameHistory | None:
 def _of_trainer(label: str, name: str) -> NameHistory | None:
     """Return the history of what the base class of trainers, or of their options, had."""
     if _TRAINER_CLASS.search(label):
-        return _of_member("transformers", "Trainer", name)
-    return _of_member("transformers", "TrainingArguments", name) if _TRAINER_OPTIONS.search(label) else None
+        return _of_member(_OF_MODELS, "Trainer", name)
+    return _of_member(_OF_MODELS, "TrainingArguments", name) if _TRAINER_OPTIONS.search(label) else None
 
 
 def _of_required(package: str, label: str, name: str) -> NameHistory | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from doctor.model import Remedy
+from doctor.model import TORCH, Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
 from doctor.rulebook.categories import NONE, UNAVAILABLE
 from doctor.util.redact import shortened
@@ -78,7 +78,7 @@ def _made(match: Match, doubts: tuple[Doubt, ...]) -> Explanation:
         cause=CAUSE,
         rule=None,
         category=UNAVAILABLE,
-        packages=("torch",),
+        packages=(TORCH,),
         doubts=doubts,
         signature=STATED.match,
         line=LogLine(match.line, text, match.rank),

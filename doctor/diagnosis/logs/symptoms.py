@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from doctor.model import Remedy
+from doctor.model import TORCH, Remedy
 from doctor.report.log_model import Doubt, Explanation, LogLine
 from doctor.util.redact import shortened
 
 from .pattern import Pattern
 from .scan import Match
 
-_PACKAGES = ("torch",)  # whose ranks and memory these are
+_PACKAGES = (TORCH,)  # whose ranks and memory these are
 NOT_FINITE = Pattern(
     r"(?i:\b(?:loss|grad_?norm|lm_loss|ppl)\b)['\"]?[ :=|]{1,4}(?:tensor\(|np\.float\d\d\()?(?:nan|NaN)\b",
     ("nan", "NaN"),

@@ -1,6 +1,6 @@
 """Derived facts: one module per subject; importing the package registers every derivation."""
 
-from . import (
+from . import (  # noqa: F401 - each registers its derivations
     compiled,
     context_parallel,
     environment,
@@ -23,27 +23,3 @@ from . import (
     vllm,
     vllm_flash_attn,
 )
-
-__all__ = [
-    "compiled",
-    "context_parallel",
-    "environment",
-    "flash_attn",
-    "flex_attention",
-    "hub_kernels",
-    "install",
-    "labels",
-    "lockstep",
-    "masks",
-    "sequence",
-    "serving",
-    "sglang",
-    "shapes",
-    "torch_sdpa",
-    "transformer_engine",
-    "transformer_engine_bias",
-    "transformers",
-    "triton",
-    "vllm",
-    "vllm_flash_attn",
-]

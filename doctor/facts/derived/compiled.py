@@ -9,15 +9,8 @@ from doctor.facts.kinds import BOOLEAN, LIST, TEXT
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
-from .registry import derived
+from .registry import derived, of_packages
 
-#: Packages with compiled files that a rule judges.
-PACKAGES = (
-    "flash-attn", "flash-attn-3", "fa3-fwd", "vllm-flash-attn", "transformer-engine-torch", "transformer-engine-cu12",
-    "transformer-engine-cu13", "xformers", "vllm", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
-    "torchvision", "torchaudio", "torchao", "causal-conv1d", "mamba-ssm", "autoawq-kernels", "xgrammar", "torchcodec",
-    "lmcache",
-)  # fmt: skip
 Builds = tuple[str, ...]
 
 
@@ -102,7 +95,8 @@ def _without_code(archs: Builds | None, sm: str | None) -> bool:
     return _how_it_runs(archs, sm) == "not at all"
 
 
-def _declare(package: str) -> None:
+@of_packages("compiled_files")
+def _compiled_files(package: str) -> None:
     fitting = f"{package}.fitting_torch"
 
     def register(name: str, meaning: str, compute: Callable[..., bool | None], *uses: str) -> None:
@@ -131,10 +125,6 @@ def _declare(package: str) -> None:
         "known_without_gpu_code", f"{package} has no code for this GPU; false where that is not known",
         _without_code, archs, "gpu.sm",
     )  # fmt: skip
-
-
-for _package in PACKAGES:
-    _declare(_package)
 
 
 @derived(

@@ -12,7 +12,7 @@ from doctor.model import ABSENT
 
 from .compiled import TEGRA, same_machine_code
 from .labels import label_fits, wheel_fits
-from .registry import derived, shape
+from .registry import derived, of_packages, shape
 
 
 @derived(
@@ -214,17 +214,25 @@ def _torch_pin_held(parts: int) -> Callable[[str, str, str | None], bool | None]
     return compute
 
 
-for _package, _parts in (
-    ("xformers", 3), ("vllm", 3), ("torchvision", 2), ("torchaudio", 2), ("sglang-kernel", 2), ("sgl-kernel", 2),
-    ("sglang", 3),
-):  # fmt: skip
+def _built_for_torch(package: str, parts: int) -> None:
     derived(
-        f"{_package}.torch_pin_held",
+        f"{package}.torch_pin_held",
         BOOLEAN,
-        f"torch is the release {_package} was built for",
-        needs=(f"{_package}.version", "torch.version"),
-        uses=(f"{_package}.torch_pin",),
-    )(_torch_pin_held(_parts))
+        f"torch is the release {package} was built for",
+        needs=(f"{package}.version", "torch.version"),
+        uses=(f"{package}.torch_pin",),
+    )(_torch_pin_held(parts))
+
+
+@of_packages("built_for_torch_release")
+def _built_for_release(package: str) -> None:
+    _built_for_torch(package, 3)
+
+
+@of_packages("built_for_torch_minor")
+def _built_for_minor(package: str) -> None:
+    _built_for_torch(package, 2)
+
 
 derived(
     "xformers.torch_minor_held",
@@ -315,12 +323,13 @@ def _wheel_label(version: str) -> str:
     return version.partition("+")[2] or ABSENT
 
 
-for _built in ("causal-conv1d", "flashinfer-python", "lmdeploy", "mamba-ssm", "nunchaku", "sgl-kernel", "xformers"):
+@of_packages("wheel_label")
+def _labelled(package: str) -> None:
     derived(
-        f"{_built}.wheel_label",
+        f"{package}.wheel_label",
         TEXT,
-        f"the local label of the {_built} release, such as cu128; absent without one",
-        needs=(f"{_built}.version",),
+        f"the local label of the {package} release, such as cu128; absent without one",
+        needs=(f"{package}.version",),
     )(_wheel_label)
 
 
@@ -334,6 +343,7 @@ def _kernel_for_cuda_13(version: str) -> bool:
     return version.partition("+")[2].startswith("cu13")
 
 
+@of_packages("label_names_torch")
 def _label_held(package: str) -> None:
     """Register whether the label of a wheel (+cu12torch2.6cxx11abiFALSE) names the installed torch and ABI."""
     version = f"{package}.version"
@@ -354,17 +364,6 @@ def _label_held(package: str) -> None:
     def _abi_held(installed: str, abi: bool | str | None, system: str | None) -> bool | None:
         held = _wheel_abi_held(_wheel_abi(installed, None), abi, system)
         return None if held is None else bool(held)
-
-
-for _labelled in (
-    "causal-conv1d",
-    "flashinfer",
-    "flashinfer-python",
-    "mamba-ssm",
-    "sageattention",
-    "transformer-engine",
-):
-    _label_held(_labelled)
 
 
 @derived(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor.facts.derived.registry import derived
+from doctor.facts.derived.registry import derived, of_packages
 from doctor.facts.kinds import BOOLEAN, VERSION
 from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import Term, declare, parse_version
@@ -12,14 +12,13 @@ from doctor.model import ABSENT
 
 declare(Term("sglang.flashinfer_pin", VERSION, "the flashinfer-python release this sglang requires", derived=True))
 declare(Term("vllm.flashinfer_pin", VERSION, "the flashinfer-python release this vllm requires", derived=True))
-for _holder in ("vllm", "llmcompressor"):
-    declare(
-        Term(
-            f"{_holder}.compressed_tensors_pin", VERSION, f"the compressed-tensors release this {_holder} requires",
-            derived=True,
-        )
-    )  # fmt: skip
 declare(Term("sglang.kernel_pin", VERSION, "the kernel package's release this sglang requires", derived=True))
+
+
+@of_packages("compressed_tensors_pin")
+def _compressed_tensors_pin(package: str) -> None:
+    meaning = f"the compressed-tensors release this {package} requires"
+    declare(Term(f"{package}.compressed_tensors_pin", VERSION, meaning, derived=True))
 
 
 def _same(one: str, other: str) -> bool:
@@ -193,6 +192,7 @@ def _audio_build_held(version: str, cuda: str) -> bool:
 _NEW_ABI_OF_2_6 = ("cu126", "xpu")  # the builds of 2.6 with the C++11 ABI; the others came with it in 2.7
 
 
+@of_packages("abi_of_torch_2_6")
 def _abi_held(package: str) -> None:
     """Declare whether two builds of the releases of torch 2.6 have one C++ ABI."""
 
@@ -207,10 +207,7 @@ def _abi_held(package: str) -> None:
         return not all(labels) or len({label in _NEW_ABI_OF_2_6 for label in labels}) == 1
 
 
-for _package in ("torchvision", "torchaudio"):
-    _abi_held(_package)
-
-
+@of_packages("nightly")
 def _nightly(package: str) -> None:
     """Declare whether a package is a nightly build."""
 
@@ -219,10 +216,6 @@ def _nightly(package: str) -> None:
 
     meaning = f"{package} is a nightly build"
     derived(f"{package}.is_nightly", BOOLEAN, meaning, needs=(f"{package}.version",))(compute)
-
-
-_nightly("torch")
-_nightly("torchvision")
 
 
 @derived(

@@ -6,7 +6,7 @@ rearranges what is known (`workload.head_dims_equal`), so that the condition lan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from typing import Any, NamedTuple
 
@@ -26,6 +26,28 @@ class Derivation(NamedTuple):
 
 DERIVATIONS: dict[str, Derivation] = {}
 _JOB = "workload."
+
+#: Facts that some packages have alike: name -> what registers them for one package. Library files say which it has.
+TEMPLATES: dict[str, Callable[[str], None]] = {}
+_DECLARED: set[tuple[str, str]] = set()
+
+
+def of_packages(name: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
+    """Register the decorated function, which registers facts of one package, as a template."""
+
+    def register(function: Callable[[str], None]) -> Callable[[str], None]:
+        TEMPLATES[name] = function
+        return function
+
+    return register
+
+
+def declare_facts_of(package: str, templates: Iterable[str]) -> None:
+    """Register the facts that a library file says this package has; a second time changes nothing."""
+    for name in templates:
+        if (package, name) not in _DECLARED:
+            _DECLARED.add((package, name))
+            TEMPLATES[name](package)
 
 
 def derived(

@@ -7,6 +7,7 @@ from operator import eq
 
 from doctor.facts.derived.registry import derived
 from doctor.facts.kinds import BOOLEAN, INTEGER, WINDOW
+from doctor.facts.libraries.frameworks import DEPENDENT, servers
 from doctor.model import ABSENT
 
 
@@ -90,10 +91,15 @@ def _heads_divide(heads: int, ranks: int) -> bool | None:
     return None if ranks < 1 else heads % ranks == 0
 
 
-for _server, _title, _other in (("sglang", "SGLang", "vLLM"), ("vllm", "vLLM", "SGLang")):
-    derived(
-        f"workload.served_by_{_server}",
-        BOOLEAN,
-        f"{_title} runs the workload, next to which {_other} may be installed; false where that is not known",
-        uses=("workload.framework",),
-    )(partial(eq, _server))
+def _register_servers() -> None:
+    for word, server in servers().items():
+        derived(
+            f"workload.served_by_{word}",
+            BOOLEAN,
+            f"{server.title} runs the workload, next to which other servers may be installed; false where not known",
+            uses=("workload.framework",),
+        )(partial(eq, word))
+
+
+_register_servers()
+DEPENDENT.append(_register_servers)

@@ -5,46 +5,50 @@ from __future__ import annotations
 import operator
 
 from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.libraries.frameworks import DEPENDENT, assumed_frameworks
+from doctor.facts.libraries.frameworks import KEY as FRAMEWORK
 from doctor.model import ABSENT, Facts
 
 from . import masks  # noqa: F401  (registers its derivations)
 from .registry import alias, computed, derived, multiple_of, shape
 
-_FRAMEWORK_OF = (  # a trainer is more specific than a library that many packages install
-    ("xtuner.version", "xtuner"),
-    ("megatron-core.version", "megatron"),
-    ("transformer-engine.version", "transformer_engine"),
-    ("transformers.version", "transformers"),
-    ("torch.version", "torch_sdpa"),
-)
 
-
-@derived(
-    "workload.framework",
-    TEXT,
-    "who calls attention",
-    needs=("workload.given",),
-    uses=("workload.attn_implementation", *(key for key, _ in _FRAMEWORK_OF)),
-)
 def _framework(given: bool, attn_implementation: str | None, *versions: str | None) -> str | None:
     if not given:
         return None
-    for (_, framework), version in zip(_FRAMEWORK_OF, versions, strict=True):
-        if attn_implementation not in (None, ABSENT) and framework != "xtuner":
-            return "transformers"  # only transformers and XTuner, which uses its classes, have this argument
-        if version not in (None, ABSENT):
-            return framework
-    return None
+    has_option = attn_implementation not in (None, ABSENT)
+    callers = [
+        (item.word, version)
+        for item, version in zip(assumed_frameworks(), versions, strict=True)
+        if item.takes_attn_implementation or not has_option
+    ]
+    found = next((word for word, version in callers if version not in (None, ABSENT)), None)
+    return callers[-1][0] if found is None and has_option and callers else found  # the option is of one of these
+
+
+def _register_framework() -> None:
+    """Register who calls attention, by the packages of the frameworks that are declared."""
+    derived(
+        FRAMEWORK, TEXT, "who calls attention", needs=("workload.given",),
+        uses=("workload.attn_implementation", *_version_keys()),
+    )(_framework)  # fmt: skip
+
+
+def _version_keys() -> list[str]:
+    return [f"{item.assumed_with}.version" for item in assumed_frameworks()]
+
+
+_register_framework()
+DEPENDENT.append(_register_framework)
 
 
 def framework_of(facts: Facts) -> str | None:
     """Return who calls attention by facts alone, without a rulebook: as stated, else by what is installed."""
-    if "workload.framework" in facts:
-        stated = facts.value("workload.framework")
+    if FRAMEWORK in facts:
+        stated = facts.value(FRAMEWORK)
         return None if stated is None else str(stated)
-    versions = (facts.value(key) for key, _ in _FRAMEWORK_OF)
-    found: str | None = _framework(facts.has_workload, facts.value("workload.attn_implementation"), *versions)
-    return found
+    versions = map(facts.value, _version_keys())
+    return _framework(facts.has_workload, facts.value("workload.attn_implementation"), *versions)
 
 
 computed(

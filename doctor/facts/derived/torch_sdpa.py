@@ -186,13 +186,12 @@ def _dq_last_block(batch: int, seq_len: int, heads: int, head_dim: int) -> int:
     uses=("te.selected",),
 )
 def _calls_flash_attn(framework: str, attn_implementation: str, selected: str | None) -> bool | None:
-    if framework == "transformers":
-        return attn_implementation == "flash_attention_2"
-    if framework in ("transformer_engine", "megatron"):
+    caller = caller_named(framework)
+    if caller.takes_attn_implementation:  # XTuner loads its models with it wherever flash-attn is installed
+        return (caller.own_implementation or attn_implementation) == "flash_attention_2"
+    if caller.kernel == "te_attention":
         return None if selected is None else selected == "te.flash2"
-    if framework == "xtuner":
-        return True  # XTuner loads its models with flash_attention_2 wherever flash-attn is installed
-    return framework == "flash_attn"
+    return caller.implementation == "flash_attention_2"
 
 
 @derived(

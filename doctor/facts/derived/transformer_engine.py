@@ -30,7 +30,7 @@ for _key, _kind, _meaning in (
     *_FLAGS,
     ("cudnn.runs_head_dim_256", TEXT, "where this cuDNN trains head_dim 256 on sm10x: thd, padded layouts only, never"),
     ("flash-attn.has_window", BOOLEAN, "the installed flash-attn has a sliding window"),
-    ("megatron.pads_v", BOOLEAN, "this megatron-core pads V to head_dim_qk in the thd layout"),
+    ("megatron.pads_v", BOOLEAN, "the megatron-core of the job pads V to head_dim_qk in the thd layout"),
     ("te.forces_backend_1", TEXT, "the bias for which this release itself sets NVTE_FUSED_ATTN_BACKEND=1"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
@@ -168,10 +168,10 @@ multiple_of("te.seqlen_kv_multiple_of_128", "key/value tokens divide by 128", 12
     INTEGER,
     "width of a value head as TransformerEngine gets it: Megatron may pad V to head_dim_qk in the thd layout",
     needs=("workload.head_dim_qk", "workload.head_dim_v"),
-    uses=("megatron.pads_v", "workload.framework", "te.qkv_format"),
+    uses=("megatron.pads_v", "te.qkv_format"),
 )
-def _head_dim_v(qk: int, v: int, pads: bool | None, framework: str | None, fmt: str | None) -> int:
-    padded = pads is True and framework == "megatron" and fmt == "thd" and v < qk
+def _head_dim_v(qk: int, v: int, pads: bool | None, fmt: str | None) -> int:
+    padded = pads is True and fmt == "thd" and v < qk
     return qk if padded else v
 
 

@@ -60,10 +60,11 @@ def _request(framework: str, written: str, flash_attn: str | None) -> str | None
         if name in NAMES:
             return name
         return "hub" if re.fullmatch(_HUB_KERNEL, name) else "other"
-    if framework != "xtuner":
+    own = caller_named(framework).own_implementation
+    if not own:
         return "none"
-    # XTuner sets flash_attention_2 itself where flash-attn can be imported.
-    return None if flash_attn is None else "none" if flash_attn == ABSENT else "flash_attention_2"
+    # It sets flash_attention_2 itself where flash-attn can be imported.
+    return None if flash_attn is None else "none" if flash_attn == ABSENT else own
 
 
 @derived(

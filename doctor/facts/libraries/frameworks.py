@@ -6,7 +6,7 @@ same in all of a process. Until then a framework is any word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
@@ -28,10 +28,16 @@ class Framework(NamedTuple):
     packages: tuple[str, ...] = ()  # distributions of an environment for it, where its own name is none
     predicted_with: str = ""  # the package with which it is predicted for an environment without a job
     rank: int = 0  # the order in which such frameworks are predicted
+    assumed_with: str = ""  # the package with which a job that names no framework is taken for one of it
+    assumed_rank: int = 0  # the order in which such packages are looked for: the most specific first
     matrix: tuple[str, ...] = ()  # rows of the feature matrix that mean something for its calls
     sequence_first: bool = False  # the usual layout of q, k and v: tokens before samples
+    is_default: bool = False  # a job that names no framework calls it
     takes_attn_implementation: bool = False  # a job chooses its attention by that option
     implementation: str = ""  # the value of that option that calls this framework
+    own_implementation: str = ""  # the value that it sets itself, where its jobs do not choose
+    kernel: str = ""  # the kernel program that runs the attention of its jobs
+    sweep: Mapping[str, tuple[str, ...]] = {}  # backend of the sweep -> what serves it in the rules' names
     server: Server | None = None  # how it is started, where it is a server
     without_attention: bool = False  # such a job computes no attention that it states
     calls: Mapping[str, str] = {}  # its option for backends -> the framework that computes attention then
@@ -46,6 +52,8 @@ class Framework(NamedTuple):
 FRAMEWORKS: dict[str, Framework] = {}
 #: The library that describes each: only it says more than spellings.
 _OWNERS: dict[str, str] = {}
+#: What registers facts that depend on them.
+DEPENDENT: list[Callable[[], None]] = []
 
 
 def declare_frameworks(library: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -68,6 +76,17 @@ def declare_frameworks(library: str, rows: Iterable[Mapping[str, Any]]) -> None:
             allow(KEY, made.word, made.spellings)
 
 
+def declare_dependent_facts() -> None:
+    """Register the facts that depend on which frameworks are declared."""
+    for register in DEPENDENT:
+        register()
+
+
+def assumed_frameworks() -> list[Framework]:
+    """Return the frameworks for which a job is taken that names none, the most specific first."""
+    return sorted((item for item in FRAMEWORKS.values() if item.assumed_with), key=lambda item: item.assumed_rank)
+
+
 def _check_owners(library: str, made: Framework, is_described: bool) -> None:
     owner = _OWNERS.get(made.word, library)
     if is_described and owner != library:
@@ -79,6 +98,11 @@ def _check_owners(library: str, made: Framework, is_described: bool) -> None:
         if meant != made.word:
             hint = f"`{library}` cannot use it for `{made.word}`"
             raise DoctorError(f"the spelling `{spelling}` is the framework `{meant}`", hint)
+
+
+def caller_with_option() -> Framework:
+    """Return the framework of a job of which only the model or `attn_implementation` is known."""
+    return next((item for item in reversed(assumed_frameworks()) if item.takes_attn_implementation), Framework(""))
 
 
 def predicted_frameworks() -> list[Framework]:
@@ -96,14 +120,32 @@ def caller_named(word: object) -> Framework:
     return FRAMEWORKS.get(str(word)) or Framework(str(word))
 
 
-_TEXTS = ("word", "backends_of", "call", "predicted_with", "implementation")
+def caller_or_default(word: object) -> Framework:
+    """Return what is known of a framework; for None that of a job which names none."""
+    default = (item for item in FRAMEWORKS.values() if item.is_default)
+    return next(default, Framework("")) if word is None else caller_named(word)
+
+
+def caller_by_implementation(value: str) -> Framework | None:
+    """Return the framework that `attn_implementation` with this value calls."""
+    return next((item for item in FRAMEWORKS.values() if item.implementation == value), None)
+
+
+_FLAGS = ("sequence_first", "is_default", "takes_attn_implementation", "without_attention")
+_TEXTS = ("word", "backends_of", "call", "predicted_with", "implementation", "kernel", "assumed_with",
+          "own_implementation")  # fmt: skip
 _SPELLINGS_ALONE = frozenset(("word", "spellings"))
 
 
 def _framework(row: Mapping[str, Any]) -> Framework:
     own: dict[str, Any] = {key: row[key] for key in _TEXTS if key in row}
-    own |= {key: flag(row, key) for key in ("sequence_first", "takes_attn_implementation", "without_attention")}
+    own |= {
+        key: flag(row, key)
+        for key in ("sequence_first", "is_default", "takes_attn_implementation", "without_attention")
+    }
     own |= {key: tuple(row.get(key, ())) for key in ("spellings", "packages", "matrix")}
     if "server" in row:
         own["server"] = server_of(row["server"])
-    return Framework(**own, rank=int(row.get("rank", 0)), calls=row.get("calls", {}))
+    own |= {key: int(row.get(key, 0)) for key in ("rank", "assumed_rank")}
+    own["sweep"] = {backend: tuple(names) for backend, names in row.get("sweep", {}).items()}
+    return Framework(**own, calls=row.get("calls", {}))

@@ -26,6 +26,7 @@ class Server(NamedTuple):
     options: OptionTable = MappingProxyType({})
     config_options: tuple[str, ...] = ()  # options that name a file with other options
     json_options: Mapping[str, OptionTable] = {}  # option that takes JSON -> what its members say
+    prints: str = ""  # pattern of what it writes before each line of its log
 
     def knows(self, option: str) -> bool:
         """Return whether something is known of an option."""
@@ -43,6 +44,7 @@ def server_of(row: Mapping[str, Any]) -> Server:
         option_table(row.get("options")),
         tuple(row.get("config_options", ())),
         {option: option_table(members) for option, members in row.get("json_options", {}).items()},
+        row.get("prints", ""),
     )
 
 

@@ -37,8 +37,10 @@ from .tests import in_file_tests, known_of, load_libraries, rulebook_paths, unsh
 
 MAX_SUMMARY = 100
 _OPENABLE = re.compile(r"https?://\S|\S@\S|#\d|\bPR \d")
-#: A reference to a file at a release, or to a measurement of this repository.
-_CODE_OR_MEASUREMENT = re.compile(r"/(?:blob|tree|raw)/|\S@\S|\b(?:docs|captures)/\w")
+#: A reference to what somebody reports: an issue, a pull request, a thread of a forum.
+_REPORT = re.compile(
+    r"/(?:issues|pulls?|discussions|merge_requests)/\d|#\d|\bPR \d|//(?:discuss|forums?)\.|/questions/\d"
+)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -317,8 +319,8 @@ def _only_reported(source: Source, *, bounded: bool) -> bool:
     proofs = proofs_of(source.content)
     if any(proof.kind != STATED for proof in proofs) or source.in_table:
         return False
-    references = "\n".join(map(str, source.content.get("references") or ()))
-    return bool(proofs) or (bounded and not _CODE_OR_MEASUREMENT.search(references))
+    references = [str(item) for item in as_tuple(source.content.get("references"))]
+    return bool(proofs) or (bounded and all(map(_REPORT.search, references)))
 
 
 def bounds_by_distribution(when: Mapping[str, Any]) -> dict[str, set[Version]]:

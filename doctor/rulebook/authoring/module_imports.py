@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from doctor.model import TORCH
+
 _GATE = re.compile(r"_?is_(\w+?)_(?:available|installed|found)$")
 #: Packages that are taken to be there where a gate names them, in addition to the one imported.
-_USUAL = {"torch", "transformers", "accelerate", "peft", "datasets", "numpy", "huggingface_hub"}
+_USUAL = {TORCH, "transformers", "accelerate", "peft", "datasets", "numpy", "huggingface_hub"}
 TYPE_CHECKING = "TYPE_CHECKING"
 
 

@@ -19,14 +19,15 @@ class NameRecord:
 
     def __init__(self, package: str, content: dict[str, Any]) -> None:
         """Use a record as `make_name_history.py` writes it."""
-        self._package, self._content = package, content
+        self._content = content
+        self._of_models = package == "transformers"  # modules of it take names from others at their first use
         self.releases: tuple[str, ...] = tuple(content["releases"])
 
     def has(self, name: str, version: str) -> bool:
         """Say whether a release has `module.name`, by its module, by the module's names or by all names."""
         module, _, last = name.rpartition(".")
         at = self.releases.index(version)
-        if self._package == "transformers":  # modules of it take names from others at their first use
+        if self._of_models:
             return self._has_anywhere(last, at)
         return (
             self._within("m", module, at)
@@ -37,7 +38,7 @@ class NameRecord:
     def _has_anywhere(self, name: str, at: int) -> bool:
         if hasattr(typing, name):
             return True  # no record has what a module imports from elsewhere
-        later = Version(self.releases[at]) >= Version("5.0") and self._package == "transformers"
+        later = Version(self.releases[at]) >= Version("5.0") and self._of_models
         if later and name.endswith(("Tokenizer", "TokenizerFast")):
             return True  # another class has the names of tokenizers that are gone
         return self._within("g", name, at)

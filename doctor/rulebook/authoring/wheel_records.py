@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from doctor.errors import DoctorError
+from doctor.model import TORCH
 from doctor.packages.index import load_index
 
 
@@ -35,7 +36,7 @@ def _facts(package: str, version: str) -> Iterator[str]:
         yield "source archive"
     if release.yanked:
         yield "withdrawn"
-    if package == "torch":
+    if package == TORCH:
         yield from _builds(".".join(map(str, Version(version).release[:2])))
 
 
@@ -44,5 +45,5 @@ def _builds(series: str) -> Iterator[str]:
     for name, build in load_index().torch_builds.items():
         of_series, _, label = name.partition("+")
         if of_series == series:
-            yield from (f"{label} code for {arch}" for arch in build.get("archs", ()))
-            yield from (f"{label} {key} {build[key]}" for key in ("abi", "cudnn") if key in build)
+            yield from (f"{label} code for {arch}" for arch in build.archs)
+            yield from (f"{label} abi {build.abi}", f"{label} cudnn {build.cudnn}")

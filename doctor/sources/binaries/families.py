@@ -11,15 +11,17 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from doctor.model import TORCH
+
 from .files import Files
 from .loader import Failure, Process
 from .packages import OF_DRIVER
-from .te_import import import_te_common
+from .te_import import CUDNN, MODULE, import_te_common
 from .torch_import import TorchFiles, first_cudnn_call, import_torch
 
 #: Family -> beginning of its file names.
 FAMILIES = {
-    "cudnn": "libcudnn", "cublas": "libcublas", "nccl": "libnccl", "nvrtc": "libnvrtc", "cudart": "libcudart",
+    CUDNN: "libcudnn", "cublas": "libcublas", "nccl": "libnccl", "nvrtc": "libnvrtc", "cudart": "libcudart",
     "libstdc++": "libstdc++",
 }  # fmt: skip
 _VERSION = re.compile(r"\.so(\.[\d.]+)?$")
@@ -59,9 +61,9 @@ def predict(files: Files, environ: Mapping[str, str], job: Job, *, te: bool) -> 
     """Return what is loaded after `import torch`, with `te` after TransformerEngine too, and a first call of cuDNN."""
     process = Process(files, environ, job.machine, may_exist=OF_DRIVER)
     process.start(job.program)
-    failure, failed = import_torch(process, job.torch, job.torch_text), "torch"
+    failure, failed = import_torch(process, job.torch, job.torch_text), TORCH
     if failure is None and te and job.te_core is not None:
-        failed = "transformer_engine"
+        failed = MODULE
         failure = import_te_common(process, job.torch.site_dirs, job.te_version, job.machine)
         if failure is None:
             found = process.dlopen(job.te_core, make_global=True)
@@ -107,15 +109,15 @@ def one_cudnn(files: Files, environ: Mapping[str, str], job: Job) -> dict[str, s
 
     Each candidate is tried on the model. None where none helps, or none is needed. A value of None unsets a variable.
     """
-    if not predict(files, environ, job, te=True).mixed("cudnn"):
+    if not predict(files, environ, job, te=True).mixed(CUDNN):
         return None
     for change in _changes(files, environ, job):
         changed = {name: value for name, value in {**environ, **change}.items() if value is not None}
         both = predict(files, changed, job, te=True)
         alone = predict(files, changed, job, te=False)
-        if both.failure or alone.failure or both.mixed("cudnn") or alone.mixed("cudnn"):
+        if both.failure or alone.failure or both.mixed(CUDNN) or alone.mixed(CUDNN):
             continue
-        if both.families.get("cudnn", {}).get("libcudnn.so") == alone.families.get("cudnn", {}).get("libcudnn.so"):
+        if both.families.get(CUDNN, {}).get("libcudnn.so") == alone.families.get(CUDNN, {}).get("libcudnn.so"):
             return change
     return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor._version import __version__
+from doctor.model import TORCH
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.deep_search import SearchTooLarge
 
@@ -21,6 +22,7 @@ from .loader import Failure, FailureKind
 from .ownership import Owner, changed_files, shared_files
 from .repair import find_change, in_words
 from .survey import Installed, PackageVerdict, Place, Survey
+from .te_import import CUDNN
 from .torch_import import NO_EXTENSION
 
 __all__ = ["Installed", "Owner", "PackageFacts", "Place", "judge"]
@@ -62,7 +64,7 @@ def _changes(work: Survey, packages: list[Installed], verdicts: list[PackageVerd
         return {}
     failures = {verdict.name: verdict.failure for verdict in verdicts if verdict.loads is False and verdict.failure}
     if work.torch_failure is not None:
-        failures = {"torch": work.torch_failure}
+        failures = {TORCH: work.torch_failure}
     installed = {package.name: package for package in packages}
     found = {}
     for name, failure in list(failures.items())[:_MAX_CHANGED]:
@@ -108,7 +110,7 @@ def _facts(
     if old:
         yield "loader.old_libstdcxx", old, "version tables of the files"
     if work.torch_failure is not None and work.torch_failure.missing != NO_EXTENSION:
-        problem = work.sentence(work.torch_failure) + changes.get("torch", "")
+        problem = work.sentence(work.torch_failure) + changes.get(TORCH, "")
         yield "binaries.torch_problem", problem, f"files of {work.place.torch_folder}"
     others = []
     for verdict in verdicts:
@@ -142,16 +144,16 @@ def _loaded(work: Survey, packages: list[Installed]) -> Iterator[tuple[str, Any,
     )
     source = "the loader's search for the imports of the job"
     torch = predict(work.files, work.place.environ, job, te=False)
-    if not torch.families.get("cudnn"):
+    if not torch.families.get(CUDNN):
         return
-    yield "loader.torch_cudnn_folders", torch.folders("cudnn"), source
+    yield "loader.torch_cudnn_folders", torch.folders(CUDNN), source
     if work.place.conda and (copies := conda_copies(work.files, torch, work.place.conda, job.torch.site_dirs)):
         yield "loader.conda_copies", copies, source
-    if te_core is None and not torch.mixed("cudnn"):
+    if te_core is None and not torch.mixed(CUDNN):
         return
     both = predict(work.files, work.place.environ, job, te=True)
     if both.failure is None and te_core is not None:
-        yield "loader.te_cudnn_folders", both.folders("cudnn"), source
+        yield "loader.te_cudnn_folders", both.folders(CUDNN), source
     change = one_cudnn(work.files, work.place.environ, job)
     if change:
         yield "loader.one_cudnn", shell_commands(change), source + ", repeated with this change"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from doctor.model import TORCH
 from doctor.packages.records import UNKNOWN_PACKAGE, PackageRecord
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
 from doctor.util.deep_search import SearchTooLarge
@@ -276,7 +277,7 @@ class Survey:
 
     def _fitting_words(self, path: str) -> str:
         """Return which torch releases on record export all that a file needs, as the end of a sentence."""
-        fitting = self._once("torch", path, lambda: fitting_builds(path))
+        fitting = self._once(TORCH, path, lambda: fitting_builds(path))
         if not fitting:
             return ""
         return f"; it fits torch {range_of(fitting, self._once('builds', '', _all_builds))}"
@@ -286,7 +287,7 @@ class Survey:
         common: set[str] | None = None
         for name in names:
             path = f"{package.base}/{name}"
-            found = self._once("torch", path, lambda path=path: fitting_builds(path))
+            found = self._once(TORCH, path, lambda path=path: fitting_builds(path))
             if found is not None:
                 common = set(found) if common is None else common & set(found)
         if common is None:

@@ -16,7 +16,9 @@ from .loader import Failure, FailureKind, Process
 OLDEST = (1, 9)  # before it, TransformerEngine left the search to the loader
 WHEEL_LATER, LOADER_EARLIER, CUDA_DEFAULT = (2, 4), (2, 11), (1, 13)
 DEFAULT_CUDA = "/usr/local/cuda"
-LIBRARIES = ("cudnn", "nvrtc", "curand")
+CUDNN = "cudnn"  # the library that torch and TransformerEngine both load: its family, and its folder in the wheels
+MODULE = "transformer_engine"
+LIBRARIES = (CUDNN, "nvrtc", "curand")
 Release = tuple[int, ...]
 
 
@@ -35,7 +37,7 @@ def import_te_common(
         by_system[library] = found != "wheel"
     if release >= LOADER_EARLIER:
         if not by_system["nvrtc"] and not by_system["curand"]:
-            for library in ("cublas", "cudart", "cudnn"):
+            for library in ("cublas", "cudart", CUDNN):
                 if not _wheel(process, site_dirs, release, library):
                     return Failure(FailureKind.MISSING_LIBRARY, library, (f"lib{library}.so",), "no wheel has it")
     elif release >= (2, 8):
@@ -50,16 +52,14 @@ def load_one(process: Process, site_dirs: tuple[str, ...], release: Release, lib
         "wheel": _wheel, "home": _home, "loader": _loader,
     }  # fmt: skip
     order = ("wheel", "home", "loader")
-    if WHEEL_LATER <= release < LOADER_EARLIER or (release < WHEEL_LATER and library != "cudnn"):
+    if WHEEL_LATER <= release < LOADER_EARLIER or (release < WHEEL_LATER and library != CUDNN):
         order = ("home", "wheel", "loader")
     elif release >= LOADER_EARLIER:
         order = ("home", "loader", "wheel")
     for name in order:
         if steps[name](process, site_dirs, release, library):
             return name
-    return Failure(
-        FailureKind.MISSING_LIBRARY, "transformer_engine", (f"lib{library}.so",), "TransformerEngine finds none"
-    )
+    return Failure(FailureKind.MISSING_LIBRARY, MODULE, (f"lib{library}.so",), "TransformerEngine finds none")
 
 
 def _home(process: Process, site_dirs: tuple[str, ...], release: Release, library: str) -> bool:
@@ -73,13 +73,11 @@ def _home(process: Process, site_dirs: tuple[str, ...], release: Release, librar
     return False
 
 
-def home_folders(environ: Mapping[str, str], release: Release, library: str = "cudnn") -> list[tuple[str, str]]:
+def home_folders(environ: Mapping[str, str], release: Release, library: str = CUDNN) -> list[tuple[str, str]]:
     """Return the folders that variables name, with the variable, in the order of the search."""
     get = environ.get
     own = (
-        [f"{library.upper()}_HOME", f"{library.upper()}_PATH"]
-        if library == "cudnn" or release >= LOADER_EARLIER
-        else []
+        [f"{library.upper()}_HOME", f"{library.upper()}_PATH"] if library == CUDNN or release >= LOADER_EARLIER else []
     )
     groups = [own, ["CUDA_HOME", "CUDA_PATH"]]
     fallback = [("the default CUDA folder", DEFAULT_CUDA)] if release >= CUDA_DEFAULT else []

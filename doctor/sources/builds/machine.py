@@ -10,6 +10,8 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from doctor.model import TORCH
+
 from .scenario import Failed, Scenario
 from .values import UNKNOWN, Module, PythonVersion, Unknown, is_known
 
@@ -35,7 +37,7 @@ class BuildMachine:
     def importable(self, name: str) -> bool:
         """Return whether a module that is not the project's can be imported."""
         top = name.partition(".")[0]
-        if top == "torch":
+        if top == TORCH:
             return self.scenario.torch is not None
         return self.scenario.all_modules or top in WITH_SETUPTOOLS or top in self.scenario.modules
 

@@ -11,6 +11,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
+from doctor.model import TORCH
 from doctor.packages.requirements import parse_requirement
 from doctor.packages.source_build import SourceBuild
 from doctor.packages.specifiers import normalized
@@ -26,7 +27,7 @@ LEGACY = "setuptools.build_meta:__legacy__"
 _IMPORTED_AS = {"scikit-build": "skbuild", "scikit-build-core": "scikit_build_core", "setuptools-scm": "setuptools_scm",
                 "pytorch-triton": "triton", "nvidia-cuda-nvcc-cu12": "nvidia", "pyyaml": "yaml"}  # fmt: skip
 #: What comes along with a build requirement.
-_BRINGS = {"torch": ("numpy", "sympy", "networkx", "jinja2", "typing_extensions", "filelock", "fsspec"),
+_BRINGS = {TORCH: ("numpy", "sympy", "networkx", "jinja2", "typing_extensions", "filelock", "fsspec"),
            "wheel": ("packaging",), "setuptools_scm": ("packaging",), "scikit_build_core": ("packaging", "pathspec"),
            "skbuild": ("packaging", "wheel", "distro"), "cmake": (), "setuptools": ()}  # fmt: skip
 _NVCC = ("11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0", "13.2")
@@ -54,7 +55,7 @@ def read_build(read: Read) -> SourceBuild | None:
     script = _followed(text, whole, read) if text is not None and _runs_setup(backend) else None
     if script is None:
         return _of_other_backend(found, read)
-    torch = script.imports.get("torch", False)
+    torch = script.imports.get(TORCH, False)
     imports = tuple(sorted(name for name, always in script.imports.items() if always and not _is_standard(name)))
     isolated = replace(whole, all_modules=False, modules=isolated_modules(requires), torch=None)
     if found.declares_torch:
@@ -128,7 +129,7 @@ def _of_other_backend(found: SourceBuild, read: Read) -> SourceBuild:
     cmake = read("CMakeLists.txt") or ""
     if _NEEDS_TORCH.search(cmake) is None or found.declares_torch:
         return found
-    return found._replace(imports=("torch",), isolated="CMake finds no package Torch")
+    return found._replace(imports=(TORCH,), isolated="CMake finds no package Torch")
 
 
 def _followed(text: str, scenario: Scenario, read: Read) -> Script | None:

@@ -13,7 +13,7 @@ from doctor.errors import fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact, TextEnum
 from doctor.packages.compiled_records import load_compiled_records
-from doctor.packages.relations import BUILT_PER_INDEX
+from doctor.packages.relations import BUILT_PER_INDEX, OWN_INDEXES
 from doctor.util.redact import shortened
 
 #: A single bound of plain numbers: needs no parser to be recognised as a range of versions.
@@ -156,21 +156,24 @@ def checked_version(text: str, file: object, line: int) -> str:
 def index_builds(names: Iterable[str], place: str) -> list[Fact]:
     """Return what is not known of packages from an index of torch builds: the builds on record are the registry's."""
     problem = f"{place} names another index, whose builds are not on record"
-    keys = [f"{name}.fitting_torch" for name in BUILT_PER_INDEX if name in set(names)]
+    keys = [f"{name}.fitting_torch" for name in sorted(BUILT_PER_INDEX) if name in set(names)]
     return [Fact(key, None, place, problem=problem) for key in keys]
 
 
-def vllm_builds(names: Iterable[str], indexes: Iterable[tuple[str, str]]) -> list[Fact]:
-    """Return what is not known of a vLLM from its own index, which has builds for several CUDA releases.
+def own_builds(names: Iterable[str], indexes: Iterable[tuple[str, str]]) -> list[Fact]:
+    """Return what is not known of packages from an index of their own, which has builds for several CUDA releases.
 
     `indexes`: pairs of the place that names an index, and its address.
     """
-    place, url = next(((place, url) for place, url in indexes if "wheels.vllm.ai" in url), (None, ""))
-    if place is None or "vllm" not in names:
-        return []
-    problem = f"{place} names another index, whose builds are not on record"
-    unknown = [Fact("vllm.wheel_cuda_major", None, place, problem=problem)]
-    return [*unknown, Fact("declared.elsewhere", ("vllm",), place)] if "nightly" in url else unknown
+    wanted, given = set(names), tuple(indexes)
+    found: list[Fact] = []
+    for package, address in OWN_INDEXES.items():
+        place, url = next(((place, url) for place, url in given if address in url), (None, ""))
+        if place is not None and package in wanted:
+            problem = f"{place} names another index, whose builds are not on record"
+            found.append(Fact(f"{package}.wheel_cuda_major", None, place, problem=problem))
+            found += [Fact("declared.elsewhere", (package,), place)] * ("nightly" in url)
+    return found
 
 
 def cuda_of_index(url: str) -> str | None:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from doctor.errors import DoctorError, fault
+from doctor.facts.vocabulary import TERMS, parse, parse_version
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.facts.vocabulary import parse, parse_version
-from doctor.model import ABSENT, Fact, Facts
+from doctor.model import ABSENT, TORCH, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
+from doctor.packages.relations import LOOSE_FROM_SOURCE
 from doctor.packages.specifiers import admits, specifier
 from doctor.util.redact import shortened
 
@@ -30,7 +31,6 @@ from .base import (
 )
 from .local_wheels import wheel_names
 from .markers import applies, platforms
-from .source_builds import LOOSE_FROM_SOURCE
 from .version_ranges import OpenRange, binding, fits, go_together
 
 _MOST_ROUNDS = 8
@@ -106,7 +106,9 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
             pinned[name] = Fact(f"{name}.version", None, entries[0].place, entries[0].raw, problem.message)
     platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
     other_index = "torch.cuda" in facts
-    sources = frozenset(name for name in LOOSE_FROM_SOURCE if any(entry.source for entry in groups.get(name, ())))
+    sources = frozenset(
+        name for name in sorted(LOOSE_FROM_SOURCE) if any(entry.source for entry in groups.get(name, ()))
+    )
     alone = (name for name, entries in groups.items() if all(entry.alone or entry.constraint for entry in entries))
     loose = sources.union(alone)
     opened = _follow(pinned, ranges, extras, index, platform, likely, other_index, loose)
@@ -118,10 +120,10 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     facts.update({fact.key: fact for fact in pinned.values()})
     if wheels:
         facts["declared.wheels"] = Fact("declared.wheels", tuple(wheels), "the addresses of the files")
-    for name in sources - {"transformer-engine"}:  # whose wheels bind no torch
+    for name in sorted(one for one in sources if f"{one}.torch_pin" in TERMS):  # other wheels bind no torch
         place = f"{groups[name][0].place}, compiled against the installed torch"
         facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)
-    if all(manifest.complete for manifest in manifests) and _value(pinned, "torch") not in (None, ABSENT):
+    if all(manifest.complete for manifest in manifests) and _value(pinned, TORCH) not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for manifest in manifests for entry in manifest.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
     if manifests and known.value("platform.system") is None and not any(name.endswith("-windows") for name in groups):
@@ -251,7 +253,7 @@ def _pinning_torch(name: str, versions: Sequence[str], index: ReleaseIndex, plat
     return tuple(
         version
         for version, release in releases
-        if release and any(need.package == "torch" and need.pin for need in needs_of(release.requires, platform))
+        if release and any(need.package == TORCH and need.pin for need in needs_of(release.requires, platform))
     )
 
 
@@ -318,7 +320,7 @@ def _follow(
                 and admits(whole, version)
                 and (name in loose or fits(name, release, pinned, platform, other_index))
             )
-            if other_index and not declared and _value(pinned, "torch") not in (None, ABSENT):
+            if other_index and not declared and _value(pinned, TORCH) not in (None, ABSENT):
                 versions = _pinning_torch(name, versions, index, platform) or versions
             open_[name] = OpenRange(name, declared, entry.place, versions, extras.get(name, frozenset()), entry.alone)
         for item in go_together(open_, platform, other_index):
@@ -371,7 +373,7 @@ def _needs(
         for need in binding(name, version, needs, other_index):
             if need.package not in index:
                 continue
-            if name == "torch" and need.package not in ranges:
+            if name == TORCH and need.package not in ranges:
                 continue  # the rulebook knows what each build of torch brings
             if need.pin:
                 pin = make_fact(f"{need.package}.version", need.pin, fact.source)

@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from doctor.packages.index import load_index
 from doctor.packages.needs import Need, needs_of
 from doctor.packages.platform import Platform
+from doctor.packages.relations import LOOSE_FROM_SOURCE
 from doctor.packages.specifiers import admits
 
 from .base import DeclaredRequirement
 from .version_ranges import binding
-
-#: Their wheels require one torch or one core; compiled from a repository, they use the installed torch, without a core.
-LOOSE_FROM_SOURCE = ("torchvision", "xformers", "transformer-engine")
 
 
 def displaced(installed: Mapping[str, Sequence[DeclaredRequirement]], command: Collection[str]) -> list[str]:

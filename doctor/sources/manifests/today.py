@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from doctor.model import Facts
+from doctor.model import TORCH, Facts
 from doctor.packages.index import load_index
 from doctor.packages.needs import needs_of
 from doctor.packages.platform import Platform
@@ -30,7 +30,7 @@ def todays_declaration(names: Iterable[str], facts: Facts, watched: Collection[s
         found[name] = None
         newest = index.newest.get(name)
         release = index.release(name, newest) if newest else None
-        needs = needs_of(release.requires, platform) if release is not None and name != "torch" else ()
+        needs = needs_of(release.requires, platform) if release is not None and name != TORCH else ()
         waiting += [need.package for need in needs if need.package in watched]
     entries = tuple(DeclaredRequirement(name, TODAY, 0) for name in found)
     return replace(resolve([Manifest(entries)], facts), today=True)

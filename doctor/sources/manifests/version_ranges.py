@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.packages.index import Release, load_index
 from doctor.packages.needs import Need, needs_of
 from doctor.packages.platform import Platform
@@ -38,7 +38,7 @@ def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -
     for need in needs:
         if name == "transformer-engine-torch" and need.package.startswith("transformer-engine-cu"):
             continue
-        if name != "torch" or not (label or other_index):
+        if name != TORCH or not (label or other_index):
             yield need
         elif need.package == "triton" and (not label or label.startswith("cu")):
             yield need  # every build for CUDA requires the same one
@@ -61,7 +61,7 @@ def pins_of(
 ) -> tuple[tuple[str, str], ...]:
     """Return the indexed packages that a release pins, with the pins; for torch the rulebook has them by build."""
     index = load_index()
-    release = index.release(name, version) if name != "torch" else None
+    release = index.release(name, version) if name != TORCH else None
     needs = needs_of(release.requires, platform, extras) if release is not None else ()
     return tuple((need.package, need.pin) for need in needs if need.pin and need.package in index)
 

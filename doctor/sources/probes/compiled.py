@@ -40,12 +40,6 @@ _UNRELATED = frozenset((
     "tokenizers", "torch", "triton", "uvloop", "yarl",
 ))  # fmt: skip
 
-#: Servers that choose attention by which of their compiled modules are there.
-_SERVERS = frozenset(("vllm", "sgl-kernel", "sglang-kernel"))
-#: Modules of vLLM that every build for its usual GPUs holds, by the names that they had.
-_VLLM_ATTENTION = (("vllm/vllm_flash_attn/_vllm_fa2_C", "vllm/vllm_flash_attn/vllm_flash_attn_c"),
-                   ("vllm/vllm_flash_attn/_vllm_fa3_C",))  # fmt: skip
-
 #: name, version, folder, compiled files below it
 Package = tuple[str, str | None, str, tuple[str, ...]]
 
@@ -60,7 +54,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     packages = list(_packages(target, watch.packages))
     if not packages and not (place["torch_cuda"] and _has_libraries(target, place["torch_folder"])):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
-    yield from _missing_modules(packages)
+    yield from _missing_modules(packages, watch.packages)
     from doctor.sources.binaries import judge  # door: binaries
 
     owners = [
@@ -91,18 +85,16 @@ def place_of(target: Target) -> dict[str, Any]:
     }
 
 
-def _missing_modules(packages: list[Package]) -> Iterator[Fact]:
+def _missing_modules(packages: list[Package], records: PackageRecords) -> Iterator[Fact]:
     """Yield the compiled modules of a serving library that are listed and not there, or that its build left out."""
-    servers = [package for package in packages if package[0] in _SERVERS]
+    servers = [package for package in packages if records.get(package[0], UNKNOWN_PACKAGE).chooses_by_modules]
     if not servers:
         return
     missing = []
     for name, _, base, files in servers:
         stems = {path: path.partition(".")[0] for path in files}
         missing += [stem for path, stem in stems.items() if not os.path.isfile(f"{base}/{path}")]  # noqa: PTH113
-        if name == "vllm":
-            listed = set(stems.values())
-            missing += [stems_of[0] for stems_of in _VLLM_ATTENTION if listed.isdisjoint(stems_of)]
+        missing += [names[0] for names in records[name].usual_modules if {*stems.values()}.isdisjoint(names)]
     modules = tuple(stem.replace("/", ".") for stem in missing)
     where = ", ".join(f"{base} ({name})" for name, _, base, _ in servers)
     yield Fact("machine.compiled_modules_missing", modules, f"RECORD and files below {where}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from doctor.facts.vocabulary import fact
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.sources.watch import Watch
 from doctor.util.reading import regular_bytes
 
@@ -43,7 +43,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     yield Fact("distributions.duplicates", tuple(duplicates), where)
     if unreadable:  # a distribution that was not found may still be there
         yield Fact("distributions.complete", None, where, problem="cannot read " + ", ".join(unreadable))
-    elif by_name and "torch" not in by_name:  # an image layer, or half installed
+    elif by_name and TORCH not in by_name:  # an image layer, or half installed
         problem = "it has no torch, so it is only a part of the environment of the job"
         yield Fact("distributions.complete", None, where, problem=problem)
     else:

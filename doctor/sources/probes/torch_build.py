@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from doctor.facts.vocabulary import fact
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.sources.watch import Watch
 from doctor.util.reading import open_regular
 
@@ -34,7 +34,7 @@ def torch_folder(target: Target) -> Path | None:
     """Return the folder of the torch that an import finds."""
     for directory in target.site_dirs:
         if os.path.isfile(f"{directory}/torch/__init__.py"):  # noqa: PTH113
-            return directory / "torch"
+            return directory / TORCH
     return None
 
 
@@ -48,10 +48,11 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     if "__version__" in assigned:
         yield fact("torch.version", assigned["__version__"], source)
     missing = f"`{source}` does not give it"
-    if "cuda" in assigned:
+    cuda = assigned.get("cuda")  # empty: a build without CUDA
+    if cuda is not None:
         yield fact(
             "torch.cuda",
-            assigned["cuda"] or ABSENT,
+            cuda or ABSENT,
             source,
             raw=f"hip {assigned['hip']}" if assigned.get("hip") else None,
         )
@@ -61,7 +62,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         yield fact("torch.git_version", assigned["git_version"], source)
     if (abi := _abi(folder)) is not None:
         yield fact("torch.cxx11_abi", *abi)
-    if "cuda" in assigned and not assigned["cuda"]:
+    if cuda == "":
         yield Fact("torch.arch_list", ABSENT, source)  # a build without CUDA has code for no GPU
     elif (archs := _arch_list(folder)) is not None:
         yield fact("torch.arch_list", *archs)
@@ -69,7 +70,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 def _without_files(target: Target) -> Iterator[Fact]:
     """Yield an unknown version where only the metadata is left, so that nothing can be imported."""
-    left = next((found for found in target.distributions if found.name == "torch"), None)
+    left = next((found for found in target.distributions if found.name == TORCH), None)
     if left is not None:
         yield Fact("torch.version", None, left.path, left.version, "it has metadata, but no `torch` folder")
 

@@ -147,7 +147,8 @@ def _padded_mask(facts: Facts) -> list[Fact]:
 def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
     """Return whether transformers passes grouped key/value heads to SDPA unchanged, instead of repeating them."""
     key = "workload.enable_gqa"
-    if key in facts or framework != "transformers":
+    caller = caller_named(framework)
+    if key in facts or not caller.takes_attn_implementation or caller.own_implementation:
         return []
     versions = [facts.value("transformers.version"), facts.value("torch.version")]
     old = [

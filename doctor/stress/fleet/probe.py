@@ -15,7 +15,7 @@ from doctor.errors import DoctorError
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.locate import find_target
 from doctor.sources.snapshot import document
-from doctor.stress.devices import devices_of
+from doctor.stress.devices import devices_of, on_gpu
 from doctor.stress.discovery import SweepOptions, discover, selected_backends
 from doctor.stress.plan import key, plan
 from doctor.stress.verdict import verdict
@@ -81,7 +81,7 @@ def gpu_results(task: ProbeTask) -> list[dict[str, Any]]:
     options = SweepOptions(python, cases=task.cases, seed=task.seed, device=task.device, timeout=task.timeout)
     hello, _ = discover(options, lambda text: None)
     device = str(hello["device"])
-    devices, _ = devices_of(hello if device.startswith("cuda") else {}, None)
+    devices, _ = devices_of(hello if on_gpu(device) else {}, None)
     cases = plan(selected_backends(options, hello, device), device, task.cases, task.seed, compiled=0).cases[
         : task.cases
     ]

@@ -21,6 +21,7 @@ from doctor.errors import NoDiagnosis
 from doctor.report.sharded_model import BadCase, ShardedReport
 from doctor.runner.result import KernelResult
 from doctor.sources.probes.locate import find_target
+from doctor.stress.devices import on_gpu
 from doctor.stress.discovery import SweepOptions, discover, own_functions, selected_backends
 from doctor.stress.journal import Journal, result_of
 from doctor.stress.plan import key, plan
@@ -127,7 +128,7 @@ def _with_ray(ray: Any, run: _Run, options: ShardedOptions, python: str, device:
     left = run.left
     shares = [left[start : start + options.share] for start in range(0, len(left), options.share)]
     pool = ray_engine.run_pool(
-        ray, python, shares, options.case_timeout, device.startswith("cuda"), options.timeout, run.notes.append
+        ray, python, shares, options.case_timeout, on_gpu(device), options.timeout, run.notes.append
     )
     for results in pool:
         for item in results if isinstance(results, list) else ():
@@ -137,7 +138,7 @@ def _with_ray(ray: Any, run: _Run, options: ShardedOptions, python: str, device:
 
 def _with_slurm(run: _Run, options: ShardedOptions, python: str, device: str) -> None:
     nodes = list(slurm_engine.allocation().nodes)
-    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or 0) if device.startswith("cuda") else 0
+    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or 0) if on_gpu(device) else 0
     deadline = time.monotonic() + options.timeout
     for number in range(ROUNDS):
         left = run.left

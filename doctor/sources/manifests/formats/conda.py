@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.packages.specifiers import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
 from doctor.sources.watch import Watch
@@ -23,10 +23,11 @@ from .requirements import Reader, logical_lines
 
 _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])?\s*(?P<rest>.*)")
 _NAMES = {
-    "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch", "torchtriton": "triton",
+    "pytorch": TORCH, "pytorch-gpu": TORCH, "pytorch-cpu": TORCH, "libtorch": TORCH, "torchtriton": "triton",
 }  # fmt: skip
 _NO_LIST = "an environment.yml of conda has one; the config of a training names a model, an optimizer and a batch size"
 _CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first one present says what torch was built for
+_CUDNN = "cudnn"
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
 
 
@@ -71,7 +72,7 @@ def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], row
     """Return the packages of a lock file; `locked` are (name, version, build, line)."""
     found = {name: (f"=={version}", line, build) for name, version, build, line in locked}
     if "pytorch" in found:  # libtorch and pytorch-gpu are parts of it
-        found = {name: value for name, value in found.items() if _NAMES.get(name) != "torch" or name == "pytorch"}
+        found = {name: value for name, value in found.items() if _NAMES.get(name) != TORCH or name == "pytorch"}
     entries = (replace(entry, locked=True) for entry in _entries(path, found, rows))
     return Manifest(tuple(entries), tuple(_facts(path, found)))
 
@@ -79,7 +80,7 @@ def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], row
 def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[DeclaredRequirement]:
     for name, (ranges, line, _) in found.items():
         own = _NAMES.get(name, canonicalize_name(name))
-        if name not in (*_CUDA, "python", "cudnn", "pip"):
+        if name not in (*_CUDA, "python", _CUDNN, "pip"):
             raw = rows[line - 1].rstrip("\r")
             if ranges and not _is_range(ranges):
                 problem = f"`{shortened(ranges, 60)}` is a version of conda, not one of PEP 440"
@@ -153,7 +154,7 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     python = _fixed(found, "python")
     if python:
         facts.append(Fact("python.version", python, f"{path}:{found['python'][1]}"))
-    torch = next((name for name, own in _NAMES.items() if own == "torch" and name in found), None)
+    torch = next((name for name, own in _NAMES.items() if own == TORCH and name in found), None)
     if torch is None:
         return facts
     _, line, build = found[torch]
@@ -169,9 +170,9 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     else:
         problem = "the file does not determine the CUDA of conda's torch"
         facts.append(Fact("torch.cuda", None, at, problem=problem))
-    own, bundled = _fixed(found, "cudnn"), re.search(r"cudnn([0-9]+\.[0-9]+(?:\.[0-9]+)?)", build)
+    own, bundled = _fixed(found, _CUDNN), re.search(r"cudnn([0-9]+\.[0-9]+(?:\.[0-9]+)?)", build)
     if own and own.count(".") > 1:
-        facts.append(Fact("cudnn.version", own, f"{path}:{found['cudnn'][1]}"))
+        facts.append(Fact("cudnn.version", own, f"{path}:{found[_CUDNN][1]}"))
     elif bundled:
         facts.append(Fact("cudnn.version", bundled[1], at))
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import fault
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.sources.manifests.base import Manifest, cuda_of_index
 from doctor.sources.watch import Watch
 from doctor.util.toml_text import Places, load_toml
@@ -37,7 +37,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
 def _facts(path: Path, content: dict[str, Any], places: Places) -> list[Fact]:
     """Return torch's CUDA by the source that torch names, else by the first source that determines one."""
     listed = content.get("packages")
-    torch = listed.get("torch") if isinstance(listed, dict) else None
+    torch = listed.get(TORCH) if isinstance(listed, dict) else None
     wanted = torch.get("index") if isinstance(torch, dict) else None
     sources = content.get("source")
     for table in sources if isinstance(sources, list) else []:

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, pin_of
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
@@ -41,7 +41,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
             continue
         entries.append(entry)
         cuda = cuda_of_index(indexes.get(str(table.get("index")), ""))
-        if entry.name == "torch" and cuda and "+" not in (entry.version or ""):
+        if entry.name == TORCH and cuda and "+" not in (entry.version or ""):
             facts.append(Fact("torch.cuda", cuda, f"{path}:{line}"))
     if content.get("develop"):
         notes.append(f"{path}: skipped the packages of `develop`")

@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.packages.specifiers import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, pin_of
 from doctor.sources.manifests.version_ranges import any_of
@@ -155,7 +155,7 @@ def facts(path: Path, poetry: Table, places: Places) -> list[Fact]:
     sources = poetry.get("source")
     tables = [table for table in (sources if isinstance(sources, list) else []) if isinstance(table, dict)]
     listed = poetry.get("dependencies")
-    torch = listed.get("torch") if isinstance(listed, dict) else None
+    torch = listed.get(TORCH) if isinstance(listed, dict) else None
     wanted = torch.get("source") if isinstance(torch, dict) else None
     for table in tables:
         url = table.get("url")

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import DoctorError, fault
 from doctor.model import Fact
+from doctor.packages.release_wheels import PACKAGE
 from doctor.sources.manifests.base import (
     MAX_BYTES,
     DeclaredRequirement,
@@ -112,7 +113,7 @@ class _Project:
         alone: list[DeclaredRequirement] = []
         for entry in self._requirements(self.project.get("dependencies"), "project", "dependencies"):
             yield entry
-            if entry.name == "flash-attn" and "@" not in (entry.raw or "") and self._builds_alone(entry.name):
+            if entry.name == PACKAGE and "@" not in (entry.raw or "") and self._builds_alone(entry.name):
                 self.facts.append(Fact("declared.flash_attn_isolated", True, entry.place))
             if self._builds_alone(entry.name):
                 alone.append(entry)

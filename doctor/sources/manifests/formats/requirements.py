@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError, fault
+from doctor.facts.libraries.titles import OTHER_NAMES
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
 from doctor.packages.requirements import parse_requirement
@@ -23,8 +24,8 @@ from doctor.sources.manifests.base import (
     builds,
     cuda_of_index,
     index_builds,
+    own_builds,
     pin_of,
-    vllm_builds,
 )
 from doctor.sources.manifests.local_wheels import Wheel, found_in, named_file, wheel_facts
 from doctor.sources.watch import Watch
@@ -47,10 +48,6 @@ _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?
 _FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
 _FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
-#: Repository -> distribution, where the names differ.
-_REPOSITORIES = {
-    "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
-}  # fmt: skip
 _WITHOUT_EFFECT = (
     "--no-index", "--no-binary", "--only-binary", "--prefer-binary", "--require-hashes", "--pre",
     "--trusted-host", "--use-feature", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--upgrade", "-U",
@@ -88,7 +85,7 @@ class Reader:
         self._read_wheels(watch)
         for index in [fact for fact in self.facts if fact.key == "torch.cuda"]:
             self.facts += index_builds((entry.name for entry in wanted), index.source)
-        self.facts += vllm_builds({entry.name for entry in wanted}, self.indexes)
+        self.facts += own_builds({entry.name for entry in wanted}, self.indexes)
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 
@@ -295,7 +292,7 @@ def _repository(url: str) -> str | None:
     last = canonicalize_name(
         url.partition("://")[2].partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".git")
     )
-    return _REPOSITORIES.get(last, last) or None
+    return OTHER_NAMES.get(last, last) or None
 
 
 def project_top(path: Path) -> Path:

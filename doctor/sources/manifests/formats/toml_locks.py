@@ -12,7 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version, cuda_of_index, overridden
 from doctor.sources.manifests.formats.uv_conflicts import ChosenExtras, chosen_extras
 from doctor.sources.watch import Watch
@@ -123,7 +123,7 @@ def _read_lock(path: Path, text: str, content: Table, spelling: _Format, require
             )
         )
         cuda = cuda_of_index(_text(spelling.index(table)) or "")
-        if name == "torch" and cuda and version and "+" not in version:
+        if name == TORCH and cuda and version and "+" not in version:
             facts.append(Fact("torch.cuda", cuda, f"{path}:{line}"))
     if not entries:
         raise fault(path, None, f"it has no `[[{spelling.section}]]`, so nothing is locked")

@@ -12,10 +12,10 @@ from packaging.markers import InvalidMarker
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.model import Fact
+from doctor.model import TORCH, Fact
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, parse_marker
-from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, overridden, vllm_builds
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, overridden, own_builds
 from doctor.util.redact import shortened
 from doctor.util.toml_text import Places
 
@@ -69,16 +69,16 @@ def applied(
             if "index" in table
         }
         found = sorted({cuda for url in urls.values() if (cuda := cuda_of_index(url))})
-        if canonicalize_name(name) == "torch" and found:
+        if canonicalize_name(name) == TORCH and found:
             problem = f"its sources disagree: CUDA {', '.join(found)}" if len(found) > 1 else None
             facts.append(Fact("torch.cuda", None if problem else found[0], f"{path}:{line}", problem=problem))
-        facts += vllm_builds({canonicalize_name(name)}, ((f"{path}:{line}", url) for url in urls.values()))
+        facts += own_builds({canonicalize_name(name)}, ((f"{path}:{line}", url) for url in urls.values()))
         whole = [
             _from(path, line, entry, chosen, places, notes) if entry.name == canonicalize_name(name) else entry
             for entry in whole
         ]
     general = _default_indexes(path, uv, places)
-    facts += vllm_builds({entry.name for entry in whole}, general)
+    facts += own_builds({entry.name for entry in whole}, general)
     if not any(fact.key == "torch.cuda" for fact in facts):
         found_in = ((place, cuda) for place, url in general if (cuda := cuda_of_index(url)))
         facts += [Fact("torch.cuda", cuda, place) for place, cuda in islice(found_in, 1)]

@@ -10,7 +10,7 @@ from typing import Any
 from doctor.facts.libraries.frameworks import servers
 from doctor.facts.libraries.servers import Server
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.watch import Images
 from doctor.util.redact import shortened
@@ -113,7 +113,7 @@ def _content(name: str, tag: str, reference: str, images: Images, line: _Line) -
         return _from_table(f"{name}:{tag or 'latest'}", None, line)
     if name.startswith("rocm/"):
         problem = f"the image `{shortened(reference, 60)}` is for AMD GPUs"
-        return Image((line.entry("torch", problem=problem),), notes=(f"{line.place}: {problem}",))
+        return Image((line.entry(TORCH, problem=problem),), notes=(f"{line.place}: {problem}",))
     return Image(notes=(f"{line.place}: unknown content of the image `{shortened(reference, 60)}`",))
 
 
@@ -122,14 +122,13 @@ def _pytorch(tag: str, line: _Line) -> Image:
     found = _TORCH.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of pytorch/pytorch fixes no release"
-        return Image((line.entry("torch", problem=problem),))
+        return Image((line.entry(TORCH, problem=problem),))
     conda = tuple(map(int, found["version"].split(".")[:2])) < _FIRST_OF_WHEELS
-    version = found["version"] + ("" if conda else f"+cu{found['cuda'].replace('.', '')}")
+    cuda = found["cuda"]
+    version = found["version"] + ("" if conda else f"+cu{cuda.replace('.', '')}")
     build = "package of conda" if conda else "wheel"
-    note = (
-        f"{line.place}: its torch is assumed to be the {build} for CUDA {found['cuda']}, with the cuDNN of that build"
-    )
-    return Image((line.entry("torch", version),), (Fact("torch.cuda", found["cuda"], line.place),), (note,))
+    note = f"{line.place}: its torch is assumed to be the {build} for CUDA {cuda}, with the cuDNN of that build"
+    return Image((line.entry(TORCH, version),), (Fact("torch.cuda", cuda, line.place),), (note,))
 
 
 def _server(server: Server, image: str, tag: str, line: _Line) -> Image:
@@ -137,7 +136,7 @@ def _server(server: Server, image: str, tag: str, line: _Line) -> Image:
     found = _RELEASE.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of {image} fixes no release"
-        return Image(tuple(line.entry(name, problem=problem) for name in (server.package, "torch")))
+        return Image(tuple(line.entry(name, problem=problem) for name in (server.package, TORCH)))
     note = f"{line.place}: its torch is assumed to be the one that {server.title} {found['version']} requires"
     return Image((line.entry(server.package, found["version"]),), (), (note,))
 

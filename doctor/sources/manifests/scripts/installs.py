@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from doctor.errors import DoctorError
-from doctor.model import ABSENT, Fact
+from doctor.model import ABSENT, TORCH, Fact
 from doctor.packages.relations import BUILT_PER_INDEX, PINNED_BY
 from doctor.packages.specifiers import admits
 from doctor.sources.manifests.base import (
@@ -24,7 +24,7 @@ from doctor.sources.manifests.base import (
     Manifest,
     cuda_of_index,
     index_builds,
-    vllm_builds,
+    own_builds,
 )  # fmt: skip
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
@@ -137,8 +137,8 @@ class Installs:
         indexes = [*((0, url) for url in urls if url), *indexes]
         if certain:
             named = [*((f"{self.path}:{line or at}", url) for line, url in indexes), *reader.indexes]
-            self.facts.update({fact.key: fact for fact in vllm_builds(wanted, named)})
-        if "torch" in wanted or not wanted.isdisjoint(BUILT_PER_INDEX):
+            self.facts.update({fact.key: fact for fact in own_builds(wanted, named)})
+        if TORCH in wanted or not wanted.isdisjoint(BUILT_PER_INDEX):
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
             match = re.fullmatch(r"cu([0-9]+)([0-9])", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
             if match:
@@ -147,7 +147,7 @@ class Installs:
                 line, cuda = built[-1]
                 place = f"{self.path}:{line or at}"
                 self.facts.update({fact.key: fact for fact in index_builds(wanted, place)})
-                if "torch" in wanted or "torch" not in self.entries:
+                if TORCH in wanted or TORCH not in self.entries:
                     self.facts["torch.cuda"] = Fact("torch.cuda", cuda, place)
 
     def _note_builds(
@@ -197,7 +197,7 @@ class Installs:
                         continue  # already satisfied
                 elif before.problem and not any(entry.range for entry in wanted):
                     continue
-            if before is not None and wanted and name == "torch":
+            if before is not None and wanted and name == TORCH:
                 self._drop_torch()
             if not wanted:
                 self.entries.setdefault(name, []).extend(found)
@@ -215,7 +215,7 @@ class Installs:
             if line is not None and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 key = f"{canonicalize_name(name).strip('-')}.version"
                 self.facts[key] = Fact(key, ABSENT, f"{self.path}:{line}")
-            if canonicalize_name(name) == "torch":
+            if canonicalize_name(name) == TORCH:
                 self._drop_torch()
 
     def _drop_torch(self) -> None:
