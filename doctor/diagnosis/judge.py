@@ -122,6 +122,7 @@ def _with_choices(rulebook: Rulebook, facts: Facts, verdict: RuleVerdict) -> Rul
         item.rule
         for item in verdict.found
         if item.severity == Severity.WARNING
+        and item.rule in rulebook.rules  # not one that the program itself states
         and rulebook.rules[item.rule].category == DECLARED_RANGE
         and (complete or any(piece.key in overridden for piece in item.evidence))
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -142,6 +142,13 @@ def _meant(key: str, recorded: bool) -> tuple[str, ...]:
     if not all(_exists(name) if recorded else _givable(name) for name in full):
         raise _unknown_key(key, bare)
     return full
+
+
+def all_words(names: Iterable[str]) -> bool:
+    """Return whether a workload may state each of these names: a file of them is a workload, and no other config."""
+    return all(
+        _givable(PREFIX + word) for name in map(str, names) for word in ALIASES.get(name, (name.removeprefix(PREFIX),))
+    )
 
 
 def _unknown_key(key: str, bare: str) -> DoctorError:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from doctor.facts.derived.registry import follows_from_job
 from doctor.facts.vocabulary import term
 from doctor.model import (
     ABSENT,
@@ -57,7 +56,7 @@ def know(
 
 
 #: Rules that cannot be judged, by the missing facts that a user can give.
-Unclear = Mapping[tuple[str, ...], Sequence[str]]
+Unclear = Mapping[tuple[str, ...], Sequence[Rule]]
 
 
 def evaluate(
@@ -99,7 +98,10 @@ def assess(
     findings: list[Finding] = []
     unconcerned: list[Finding] = []
     graph, ways = rulebook.call_graph, rulebook.call_graph.ways(known)
-    unclear = {missing: list(rules) for missing, rules in (also_unclear or {}).items()}
+    unclear: dict[tuple[str, ...], list[str]] = {}
+    for missing, rules in (also_unclear or {}).items():
+        if names := [rule.id for rule in rules if not _of_other_calls(rulebook, rule, known)]:
+            unclear[missing] = names
     for rule in rulebook.concerned(known.value):
         if rule.severity is None:
             continue
@@ -165,12 +167,18 @@ def _of_other_calls(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool
 
     Such words follow from the job: the layout of TransformerEngine's calls says nothing of a job that calls flash-attn.
     """
-    if not known.has_workload:
+    if not known.has_workload or not rule.job_prefixes:
         return False
-    keys = (leaf.key for leaf in rule.gate.leaves())
-    prefixes = {key.partition(".")[0] for key in keys if follows_from_job(key)}.intersection(rulebook.by_prefix)
-    called = [not not_called(rulebook.by_prefix[prefix], known) for prefix in prefixes]
+    called = [_is_called(rulebook.by_prefix[name], known) for name in rule.job_prefixes if name in rulebook.by_prefix]
     return bool(called) and not any(called)
+
+
+def _is_called(library: Library, known: FactResolver) -> bool:
+    key = f"{library.name} may be called"
+    found: bool | None = known.memo.get(key)
+    if found is None:
+        found = known.memo[key] = not not_called(library, known)
+    return found
 
 
 def _reached(finding: Finding, way: Way | None) -> Finding:

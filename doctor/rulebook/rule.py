@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from doctor.facts.derived.registry import follows_from_job
 from doctor.facts.libraries.record import flag
 from doctor.model import ABSENT, Remedy, Severity
 from doctor.util.resources import rules_dir
@@ -152,6 +153,11 @@ class Rule:
     def gate(self) -> Deferred:
         """The same condition, parsed only as far as it takes to say that the rule is silent."""
         return Deferred(self.condition)
+
+    @cached_property
+    def job_prefixes(self) -> frozenset[str]:
+        """`te` and other beginnings of the facts that it reads and that follow from the job."""
+        return frozenset(leaf.key.partition(".")[0] for leaf in self.gate.leaves() if follows_from_job(leaf.key))
 
     @cached_property
     def severity(self) -> Severity | None:

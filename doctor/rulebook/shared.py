@@ -119,13 +119,13 @@ def split_undetermined(rules: Iterable[Rule], known: FactResolver) -> tuple[list
     `known` is what the cases share; of `rules`, those that report nothing are left out.
     """
     left: list[str] = []
-    unclear: dict[tuple[str, ...], list[str]] = {}
+    unclear: dict[tuple[str, ...], list[Rule]] = {}
     for rule in rules:
         if rule.severity is None:
             continue
         missing = _always_missing(rule, known)
         if missing:
-            unclear.setdefault(missing, []).append(rule.id)
+            unclear.setdefault(missing, []).append(rule)
         else:
             left.append(rule.id)
     return left, unclear

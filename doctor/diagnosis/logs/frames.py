@@ -40,7 +40,7 @@ class Stack:
     @cached_property
     def of_attention(self) -> frozenset[str]:
         """Return the distributions that are there for attention and its kernels."""
-        tables = (library.stated.get("packages", {}) for library in self.libraries.values())
+        tables = (library.table("packages") for library in self.libraries.values())
         return names_with(records_of(tables), ATTENTION)
 
     @cached_property

@@ -7,6 +7,7 @@ from typing import Any
 
 from doctor.facts.libraries.record import Trainer
 from doctor.facts.vocabulary import fact
+from doctor.facts.workload import all_words
 from doctor.model import Fact
 
 from . import any_table
@@ -25,6 +26,8 @@ def trainer_of(config: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Tr
 
 def _trainer_by_signs(config: Mapping[str, Any], trainers: Mapping[str, Trainer]) -> Trainer | None:
     """Return the trainer whose options the config of an unknown program has, in any of its tables."""
+    if all_words(config):
+        return None
     by_signs = [trainer for trainer in trainers.values() if trainer.signs]
     options = flattened(config) if by_signs else {}
     return next((trainer for trainer in by_signs if is_job(trainer, options)), None)
