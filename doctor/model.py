@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 #: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
 ABSENT = "absent"
 
-#: The package whose builds the mechanism itself is about. Of a release there is one build for each CUDA, in an index of
+#: The package whose builds the mechanism itself is about. A release has one build for each CUDA, in an index of
 #: its own; it brings CUDA's libraries at pinned versions, and compiled code fits one of its builds. What else is known
 #: of it, as of every other library, is in `rules/<library>/`: no second package may be named here.
 TORCH = "torch"

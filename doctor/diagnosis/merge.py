@@ -1,7 +1,8 @@
 """Merge what several inputs say: a stated precedence decides, and what they state differently is named.
 
-Of the environment: facts in files, then what is installed, then what files declare. Of the job, its variables and its
-GPU: `--set`, then a script, then the command that starts it, then a trainer's config, then the model, then facts.
+The environment comes from facts in files, then from what is installed, then from what files declare. The job, its
+variables and its GPU come from `--set`, then from a script, the command that starts it, a trainer's config, the model,
+and facts, in this order.
 An assumption replaces nothing.
 """
 

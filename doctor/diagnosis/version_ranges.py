@@ -308,7 +308,7 @@ def _still_open(base: Assessment, decided: set[str]) -> tuple[Undetermined, ...]
 
 
 def _agreed(base: Assessment, cases: Sequence[Case]) -> tuple[Prediction, ...]:
-    """Of each library the prediction of the newest case, where all cases choose the same; else what the base says."""
+    """Return one prediction per library: that of the newest case where all choose the same, else that of the base."""
     by_library: dict[str, list[Prediction]] = {}
     for case in cases:
         for item in case.assessment.predictions:

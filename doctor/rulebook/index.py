@@ -25,7 +25,7 @@ class Group(NamedTuple):
 class RuleIndex:
     """Rules of one library, found by its version and then by the conditions that many of them share.
 
-    The version conditions are judged once per version text and not once per decision. Of what is left, a condition
+    The version conditions are judged once per version text and not once per decision. A remaining condition
     that several rules share (`workload.context_parallel: true`) is judged once for all of them. A decision's cost so
     follows the rules that come near to firing, and not the size of the rulebook.
     """

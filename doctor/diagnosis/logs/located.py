@@ -41,7 +41,7 @@ _WRAPPER = re.compile(
     r"|BackendCompilerFailed|exit(?:ed)? (?:with )?code|CalledProcessError|SystemExit|KeyboardInterrupt"
     r"|local_rank|Primary job terminated|srun: error|Terminated process|SignalException"
 )
-#: Of what a message, function or file has to speak, so that the failure is one of attention and its kernels.
+#: Words by which a message, function or file shows that the failure is one of attention and its kernels.
 _ATTENTION = re.compile(
     r"(?i)att(?:entio)?n(?!ame)|sdpa|scaled_dot|\bflash|_flash|\brope|_rope|rotary|\bkv|past_key|qkv|\bhead|_head"
     r"|num_heads|embed_dim"
