@@ -173,10 +173,13 @@ def surfaces(package: str, cache: Path) -> Iterator[tuple[Version, Surface]]:
         store.save()
 
 
-def reached(surface: Surface, starts: Iterable[str], there: str = "torch") -> set[str]:
-    """Return the modules that importing these modules runs where a package is there, their packages included."""
+def reached(surface: Surface, starts: Iterable[str], there: str | None = "torch") -> set[str]:
+    """Return the modules that importing these modules runs where a package is there, their packages included.
+
+    `there`: None for every package, whatever guards name it.
+    """
     seen: set[str] = set()
-    waiting = [name for name in starts if name in surface.modules]
+    waiting = list(starts)
     while waiting:
         name = waiting.pop()
         if name in seen or name not in surface.modules:
@@ -185,7 +188,7 @@ def reached(surface: Surface, starts: Iterable[str], there: str = "torch") -> se
         parts = name.split(".")
         waiting += [".".join(parts[:end]) for end in range(1, len(parts))]
         for module, what, gate in surface.imports(name):
-            if usable(gate, there):
+            if there is None or usable(gate, there):
                 waiting += [module, f"{module}.{what}"]
     return seen
 
@@ -216,20 +219,8 @@ def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> 
 
 def _gates(surface: Surface, starts: Iterable[str]) -> set[str]:
     """Return the packages that a guard names in a module that these modules import, whichever are installed."""
-    words: set[str] = set()
-    seen: set[str] = set()
-    waiting = list(starts)
-    while waiting:
-        name = waiting.pop()
-        if name in seen or name not in surface.modules:
-            continue
-        seen.add(name)
-        parts = name.split(".")
-        waiting += [".".join(parts[:end]) for end in range(1, len(parts))]
-        for module, what, gate in surface.imports(name):
-            words.update(gate.split(","))
-            waiting += [module, f"{module}.{what}"]
-    return words
+    every = reached(surface, starts, there=None)
+    return {word for name in every for _, _, gate in surface.imports(name) for word in gate.split(",")}
 
 
 def _named(gate: str, callee: str) -> bool:
