@@ -70,9 +70,7 @@ _COMMON = frozenset((
     "torch", "transformers", "vllm", "sglang", "flash_attn", "None", "True", "False", "self", "version", "workload",
     "python", "PyTorch", "CUDA", "GPU", "the", "and", "for", "with", "not", "attn_implementation",
 ))  # fmt: skip
-_NO_CODE = ("#", "//", "* ", "__version__", '"""', "|", "import ")
 _TEXTS = ("name", "why", "message", "summary", "signatures", "no_pin", "myth")
-_TEXTS_OF_FIX = ("note", "call", "config", "set_env")
 LONGEST = 170  # characters of a line that becomes an expression
 MOST_RUNS = 3  # ranges of releases in one proof
 LEAST = 5.0  # of a score that is printed

@@ -139,10 +139,7 @@ _SPELLINGS_ALONE = frozenset(("word", "spellings"))
 
 def _framework(row: Mapping[str, Any]) -> Framework:
     own: dict[str, Any] = {key: row[key] for key in _TEXTS if key in row}
-    own |= {
-        key: flag(row, key)
-        for key in ("sequence_first", "is_default", "takes_attn_implementation", "without_attention")
-    }
+    own |= {key: flag(row, key) for key in _FLAGS}
     own |= {key: tuple(row.get(key, ())) for key in ("spellings", "packages", "matrix")}
     if "server" in row:
         own["server"] = server_of(row["server"])

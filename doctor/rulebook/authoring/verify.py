@@ -16,7 +16,6 @@ from packaging.version import Version
 from doctor.errors import DoctorError
 from doctor.rulebook.proofs import (
     ANY_RANGE,
-    BINARY,
     CONSTANT,
     IMPORT,
     LACKS,
@@ -27,7 +26,6 @@ from doctor.rulebook.proofs import (
     NOT_SHOWN,
     PROVEN,
     REFUTED,
-    SOURCE,
     STATED,
     UNPROVEN,
     WHEEL,
@@ -233,7 +231,3 @@ def _verify_capture(proof: Proof, captures: Path, date: str) -> Record:
 
 def _reason(error: DoctorError) -> str:
     return re.sub(r"\s+", " ", f"{error.message} ({error.hint})" if error.hint else error.message)
-
-
-#: Kinds that a machine checks against released packages.
-OF_RELEASES = (SOURCE, BINARY, METADATA, CONSTANT, IMPORT, LACKS)

@@ -172,7 +172,8 @@ def own_builds(names: Iterable[str], indexes: Iterable[tuple[str, str]]) -> list
         if place is not None and package in wanted:
             problem = f"{place} names another index, whose builds are not on record"
             found.append(Fact(f"{package}.wheel_cuda_major", None, place, problem=problem))
-            found += [Fact("declared.elsewhere", (package,), place)] * ("nightly" in url)
+            if "nightly" in url:
+                found.append(Fact("declared.elsewhere", (package,), place))
     return found
 
 
